@@ -159,12 +159,28 @@ def test_no_value_leaves_the_site(tmp_path: Path) -> None:
     assert "123456" not in problem.value.public
 
 
-def test_a_missing_column_is_asked_about_by_its_name(tmp_path: Path) -> None:
+def test_a_missing_column_is_asked_about_where_name_and_values_fit(tmp_path: Path) -> None:
     site = make_site(tmp_path, "Age,gender,ill\n1,f,0\n", data={"columns": {"sex": "Sex"}})
     message = problem_of(site, make_study())
     assert says(message, "column age", "'Age'", '["age"]')
     assert says(message, "column sex", "'Sex'")
     assert "gender" not in message
+
+
+@pytest.mark.parametrize(
+    ("header", "values"),
+    [
+        ("agee", "f,m"),  # like it, but its values are not numbers
+        ("pdstage", "40,50"),  # numbers, but called otherwise
+        ("ages", "?,?"),  # nothing in it
+    ],
+)
+def test_name_or_values_alone_propose_nothing(tmp_path: Path, header: str, values: str) -> None:
+    one, two = values.split(",")
+    site = make_site(tmp_path, f"{header},sex,ill\n{one},f,0\n{two},m,1\n")
+    message = problem_of(site, make_study())
+    assert says(message, "column age", "missing")
+    assert "Is it" not in message
 
 
 @pytest.mark.parametrize("mark", [";", "\t", "|"])
@@ -249,7 +265,7 @@ def test_a_number_of_thousands_of_digits_is_a_value_like_another(tmp_path: Path)
 
 def test_one_column_cannot_be_the_target_and_a_feature(tmp_path: Path) -> None:
     site = make_site(tmp_path, "age,sex,ill\n1,f,0\n", data={"columns": {"age": "ill"}})
-    assert says(problem_of(site, make_study()), "age and ill", "'ill'")
+    assert says(problem_of(site, make_study()), "columns", "'ill'")
 
 
 @pytest.mark.parametrize(
@@ -399,8 +415,20 @@ def test_a_cut_off_file(tmp_path: Path, encoding: str, start: str, suffix: str) 
         TableFile(path=path, encoding=given).read(["age", "ill", "x"])
 
 
-def test_a_line_of_units_is_no_patient(tmp_path: Path) -> None:
-    assert says(problem(tmp_path, ROWS.replace("ill\n", "ill\nyears,,\n")), "'years'", "line 2")
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("age;crea\nyears;mg/dl\n40;1\n50;2\n", "'years', 'mg/dl'"),
+        ("Person;Lab\nage;crea\n40;1\n50;2\n", "'age', 'crea'"),
+        ("sex;age\n;[years]\nf;40\nm;50\n", "'[years]'"),
+    ],
+)
+def test_second_header_lines_are_no_patients(tmp_path: Path, text: str, words: str) -> None:
+    (tmp_path / "a.csv").write_text(text)
+    with raises(DataError, "Keep", "names") as told:
+        TableFile(path=tmp_path / "a.csv").read(["age"])
+    assert words in str(told.value)
+    assert "line 2" in str(told.value)
 
 
 @pytest.mark.parametrize(
@@ -509,7 +537,10 @@ MEASURED = [
 ]
 
 
-SUM = f"{sum(row[1] for row in MEASURED)},,{sum(row[3] for row in MEASURED):.1f},20"
+SUM, MEAN = (
+    f"{sum(row[1] for row in MEASURED)},,{sum(row[3] for row in MEASURED):.1f},20",
+    f"{sum(row[1] for row in MEASURED) / 40:.2f},,{sum(row[3] for row in MEASURED) / 40:.2f},0.5",
+)
 
 
 @pytest.mark.parametrize(
@@ -525,6 +556,9 @@ SUM = f"{sum(row[1] for row in MEASURED)},,{sum(row[3] for row in MEASURED):.1f}
         ("합계,2400,,,20\n", 1),
         ("Suma końcowa,2400,,,20\n", 1),
         ("Total (all wards),,,,\n", 1),
+        (f",{SUM}\n", 1),  # without a word
+        (f"41,{SUM}\n", 1),
+        (f",{MEAN}\n", 1),
     ],
 )
 def test_totals_at_the_end_are_no_patients(tmp_path: Path, tail: str, num: int) -> None:
@@ -768,3 +802,34 @@ def test_japanese_text_in_escapes_is_named(tmp_path: Path) -> None:
     with raises(DataError, "iso2022_jp"):
         TableFile(path=tmp_path / "a.csv").read(())
     assert TableFile(path=tmp_path / "a.csv", encoding="iso2022_jp").read(()).header[0] == "年齢"
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_a_plain_file_is_the_same_table_with_every_value_in_quotes(
+    tmp_path: Path, end: str
+) -> None:
+    """Without quotes its columns are read at once, and with them row by row."""
+    draws = np.random.default_rng(0)
+    odd = ["", " ", "a", " a", "a ", "ü", "\u2028", "\x1f", "1", "1.0", "01", "-0", "1e5", "x" * 70]
+    header = ["n", "é", ""]
+    for case in range(40):
+        rows = draws.choice([*odd, "k"], (int(draws.integers(9, 60)), 3)).tolist()
+        for row in rows[: 0 if case % 4 else 1]:
+            row[:] = [" ", "", ""]  # a row without a value
+        above = ["", ""] if case % 3 == 0 else []
+        blank = [""] if case % 5 == 0 else []
+        tables = []
+        for mark in ("", '"'):
+            lines = [",".join(f"{mark}{cell}{mark}" for cell in row) for row in [header, *rows]]
+            path = tmp_path / f"{case}{len(mark)}.csv"
+            text = end.join([*above, *lines[:2], *blank, *lines[2:], *([""] if case % 2 else [])])
+            path.write_bytes(text.encode())
+            tables.append(TableFile(path=path).read_rows({"n", "é"}))
+        one, other = tables
+        assert (one.header, one.num_rows, one.notes) == (other.header, other.num_rows, other.notes)
+        assert [*map(one.place, range(one.num_rows))] == [*map(other.place, range(one.num_rows))]
+        for name in ("positions", "row_hashes"):
+            assert getattr(one, name).tolist() == getattr(other, name).tolist()
+        for name, column in one.columns.items():
+            assert column.texts == other.columns[name].texts
+            assert np.array_equal(column.codes, other.columns[name].codes)

@@ -277,7 +277,7 @@ def test_what_is_enclosed_must_fit_the_model(tmp_path: Path, enclosed: torch.Ten
     ("scaling", "reason"),
     [
         (None, "brings no scaling"),
-        (Scaling(mean=(0.0,), deviation=(1.0,)), "than 2"),
+        (Scaling(mean=(0.0,), deviation=(1.0,)), "the study has 2 columns"),
         (Scaling(mean=(0.0, 0.0), deviation=(1.0, 0.0)), "not more than 0"),
     ],
 )

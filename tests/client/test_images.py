@@ -64,9 +64,9 @@ def test_arrays_and_labels_can_be_mapped(tmp_path: Path) -> None:
     ("arrays", "message"),
     [
         ({"images": PIXELS}, "has no array 'labels'; it has images"),
-        ({"images": PIXELS, "labels": [0, 1]}, "'0' on number 0, '1' on number 1"),
-        ({"images": PIXELS, "labels": ["cat", ""]}, "missing: '' on number 1; leave"),
-        ({"images": PIXELS, "labels": [np.nan, 1]}, "missing: 'nan' on number 0; leave"),
+        ({"images": PIXELS, "labels": [0, 1]}, "labels '0', '1' are not of the study's classes"),
+        ({"images": PIXELS, "labels": ["cat", ""]}, "labels is missing for 1 images; leave them"),
+        ({"images": PIXELS, "labels": [np.nan, 1]}, "labels is missing for 1 images; leave them"),
         ({"images": PIXELS / 255, "labels": ["cat", "dog"]}, "images are float64; store pixels"),
         ({"images": PIXELS[..., 1:], "labels": ["cat", "dog"]}, "images are of shape (2, 3, 4, 4)"),
         ({"images": PIXELS, "labels": ["cat"]}, "2 images and 1 labels"),
@@ -235,7 +235,7 @@ def test_an_npz_can_name_the_patient_of_each_image(tmp_path: Path) -> None:
     assert says(problem_of(source.model_copy(update={"patient": "who"})), "array", "'who'")
     short = saved(tmp_path, images=PIXELS, labels=["cat", "dog"], lesion=["a"])
     message = problem_of(short.model_copy(update={"patient": "lesion"}))
-    assert says(message, "1,", "2")
+    assert says(message, "1,", "2", "5")
     for unknown in ("", " ", "nan", np.nan):
         who = np.array([unknown, unknown])
         unsaid = saved(tmp_path, images=PIXELS, labels=["cat", "dog"], lesion=who)

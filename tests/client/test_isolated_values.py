@@ -166,6 +166,17 @@ def test_two_kinds_share_a_unit(tmp_path: Path, name: str, values: NDArray[np.fl
     assert profiles_of(tmp_path, column(name, values.round(2)))[0].mixed is None
 
 
+@pytest.mark.parametrize(("name", "factor"), [("BZ", 18.016), ("血糖値", 18.016), ("lab7", 88.42)])
+def test_units_need_no_known_name(tmp_path: Path, name: str, factor: float) -> None:
+    draw = np.random.default_rng(1)
+    values = draw.normal(6, 0.8, 200)
+    values[:60] *= factor
+    (found, _) = profiles_of(tmp_path, column(name, values.round(2)))
+    assert found.mixed is not None
+    assert found.mixed.change.factor == pytest.approx(factor, rel=0.01)
+    assert found.numbers.max() > 60  # asked about, and yet measured: the name does not say
+
+
 @pytest.mark.parametrize("odd", [[-1.5], [-0.4, -2.5]])
 def test_numbers_below_zero_are_asked_about(odd: Sequence[float]) -> None:
     values, rows = counted([*MEASURED["pressure"], *odd])

@@ -59,13 +59,24 @@ def questions(study_file: Path) -> set[str]:
 def test_late_columns_are_asked_about(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names = ("age", "height", "bill", "ph", "form", "Verweildauer (Tage)", "died")
     drafted(tmp_path, text_of(table(), *names), "died")
-    assert questions(tmp_path / "study.toml") == {"Verweildauer (Tage)"}
     suspected = {"bill", "ph", "form", "Verweildauer (Tage)"}
+    assert questions(tmp_path / "study.toml") == suspected
     site = site_of(tmp_path)
     capsys.readouterr()
     main(["check", str(site), "--study", str(tmp_path / "study.toml")])
     told = " ".join(capsys.readouterr().out.split())
     assert {name for name in names if f"column {name}:" in told} == suspected
+    assert {name for name in names if f"asks: {name}:" in told} == suspected
+
+
+def test_numbers_and_times_have_leaks_too(tmp_path: Path) -> None:
+    for folder, names, target, more in (
+        ("number", ("age", "score", "risk"), "risk", ()),
+        ("time", ("age", "months", "days", "died"), "died", ("--time", "days")),
+    ):
+        (tmp_path / folder).mkdir()
+        drafted(tmp_path / folder, text_of(table(), *names), target, *more)
+        assert questions(tmp_path / folder / "study.toml") == {names[1]}
 
 
 @pytest.mark.parametrize(

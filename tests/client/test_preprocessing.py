@@ -335,6 +335,16 @@ def test_a_few_slips_do_not_outweigh(tmp_path: Path, num_dosed: int, usual: str)
     assert losses[0] == pytest.approx(losses[1], abs=0.1)
 
 
+def test_a_column_that_has_a_deviation_here_alone_is_told_of(tmp_path: Path) -> None:
+    site = make_site(tmp_path, doses(0, "alike"), limits={"min_cell": 10})
+    dataset = LocalDataset(site, make_study(scaling="user", task=small_study.TWO_NUMBERS))
+    dataset.parts(Scaling(mean=(60.0, 4.0), deviation=(12.0, 0.25)), "fedavg")
+    assert dataset.notes == ()
+    dataset.parts(Scaling(mean=(60.0, 4.0), deviation=(12.0, NOT_FOUND)), "fedavg")
+    (note,) = dataset.notes
+    assert note.startswith("dose: has a deviation here, and none by the patients that it is")
+
+
 def local_loss(dataset: LocalDataset, fed: Tensor) -> float:
     """Of the test part, after 20 rounds of training alone; columns are multiplied by `fed` (2,)."""
     task = dataset.study.task

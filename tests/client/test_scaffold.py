@@ -86,8 +86,8 @@ def test_uncertain_things_are_proposed(trial: Path, capsys: pytest.CaptureFixtur
     command = ["site", "new", "--study", str(trial / "study.toml"), "--data", str(trial)]
     assert main(command) == 0
     said = capsys.readouterr().out
-    assert '"age" = "Alter"  # confidence 0.97' in said
-    assert '# ? "cholesterol" = 38.67' in said
+    assert "age: 'Alter', 0.97, written" in said
+    assert says(said, "38.67", "proposed")
     path = trial / "sites/beta.toml"
     text = path.read_text()
     assert '# ? "cholesterol" = 38.67' in text
@@ -131,9 +131,11 @@ def test_values_stand_as_in_the_file(trial: Path, capsys: pytest.CaptureFixture[
     assert main([*command, "--data", str(trial / "beta.csv")]) == 0
     said = capsys.readouterr().out
     text = (trial / "sites/beta.toml").read_text()
-    for said_of in (said, text):
-        assert '\n"W" = "f"\n' in said_of
-        assert '# ? "0" = "no"\n# ? "1" = "yes"\n' in said_of
+    assert "values, written: W = f\n" in said
+    assert '\n"W" = "f"\n' in text
+    assert "values, proposed: 0 = no, 1 = yes\n" in said
+    assert '# ? "0" = "no"\n# ? "1" = "yes"\n' in text
+    assert "smoker: 'smoker', 1.00\n" in said  # by the same name: no line of the file says so
 
 
 def test_a_testbed_takes_the_drafted_sites_or_the_tables_as_they_are(trial: Path) -> None:

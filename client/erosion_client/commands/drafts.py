@@ -58,7 +58,7 @@ def _run_study(options: argparse.Namespace) -> int:
     from erosion_client.dataset.sources.file_content import stem_of
     from erosion_client.dataset.sources.table_file import TableFile
     from erosion_client.scaffold.column_profile import read_whole
-    from erosion_client.scaffold.column_roles import FIRST, key_to_join_by
+    from erosion_client.scaffold.column_roles import FIRST, key_to_join_by, telling
     from erosion_client.scaffold.study_draft import study_draft
     from erosion_client.scaffold.table_folder import hospital_name, shared_rows, tables_in
     from erosion_common.rounds.bounds import problem_with_heads
@@ -100,6 +100,7 @@ def _run_study(options: argparse.Namespace) -> int:
         user=user,
         file=table,
         time=options.time,
+        telling=telling(read, profiles, options.target, options.time),
     )
     remarks[:0] = joined_remarks
     sources = {
@@ -247,8 +248,14 @@ def _run_site(options: argparse.Namespace) -> int:
 def _write(name: str, table: Path, output: Path, task: object, options: argparse.Namespace) -> None:
     from erosion_client.scaffold.column_match import match_columns
     from erosion_client.scaffold.column_profile import read_whole
-    from erosion_client.scaffold.column_roles import FIRST, key_to_join_by
-    from erosion_client.scaffold.site_draft import site_draft
+    from erosion_client.scaffold.column_roles import (
+        FIRST,
+        key_to_join_by,
+        likely_key,
+        repeats,
+        rows_of_patients,
+    )
+    from erosion_client.scaffold.site_draft import in_words, site_draft
     from erosion_client.site_file import load_site
     from erosion_common.support.files import write_atomically
     from erosion_common.tasks.inputs import TabularTask
@@ -280,8 +287,25 @@ def _write(name: str, table: Path, output: Path, task: object, options: argparse
     write_atomically(output, text)
     load_site(output)
 
-    print(f"{output}: made from {table}. It holds:")
-    print(shown(text[text.index("[data]\n") : text.index("\n[coordinator]")]))
+    def say(line: str) -> None:
+        print(shown(line))
+
+    say(f"{output}: made from {table}")
+    for note in read.notes:
+        say(f"  {note}")
+    if key is not None:
+        say(
+            f"  the outcome stands on other rows than the features: [data.rows] joins those of one"
+            f" {key}, proposed"
+        )
+    elif (numbered := likely_key(profiles)) is not None and repeats(numbered):
+        say(f"  {rows_of_patients(numbered)}: written as patient under [data]")
+    for profile in profiles:
+        if profile.mixed is not None:
+            say(f"  {profile.name}: {profile.mixed}")
+    for match in matches:
+        for line in in_words(match, options.accept):
+            say(f"  {line}")
 
 
 SITE = Command(

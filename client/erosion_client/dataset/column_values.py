@@ -3,11 +3,13 @@
 import math
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
 from erosion_common.settings.base import Settings
@@ -29,6 +31,8 @@ _COMMA = re.compile(r"[+-]?\d+,\d+(?:[eE][+-]?\d+)?")
 _BY_POINT = re.compile(r"[+-]?[1-9]\d{0,2}(?:\.\d{3})+")
 BOTH_MARKS = re.compile(r"[+-]?\d{1,3}(?:\.\d{3})+,\d+")  # 1.234,5
 _HUNDREDS = re.compile(r"[+-]?[1-9]\d{2}")
+_WITH_POINT = re.compile(r"-?[0-9]+(?:\.[0-9]+)?")
+_WHOLE = re.compile(r"-?[0-9]+")
 _GROUPED = re.compile(r"[+-]?[1-9]\d{0,2}(?:,\d{3})+")  # 1,234 may be a thousand or 1.234
 
 
@@ -113,20 +117,18 @@ class NumberMarks:
     thousands: str = ""  # between groups of three digits; "": none
     limit: Limit | None = None  # replaces "<0.5"; None: it is not a number
 
-    def number(self, text: str) -> float:
-        """Return the number, which may be infinite; NaN for any other text."""
+    def plain(self, text: str) -> str | None:
+        """Return the text as `float` reads it; None where the marks are misplaced."""
         if self.thousands:
             # Spreadsheets put several kinds of spaces between groups.
             text = re.sub(r"[\u00a0\u2009\u202f]", " ", text)
             mark, decimal = re.escape(self.thousands), re.escape(self.decimal)
             if self.thousands in text:
                 if not re.fullmatch(rf"[+-]?\d{{1,3}}(?:{mark}\d{{3}})+(?:{decimal}\d*)?", text):
-                    return math.nan
+                    return None
                 text = text.replace(self.thousands, "")
-        try:  # float() alone would take 1_000 for 1000
-            return math.nan if "_" in text else float(text.replace(self.decimal, "."))
-        except ValueError:
-            return math.nan
+        # float() alone would take 1_000 for 1000.
+        return None if "_" in text else text.replace(self.decimal, ".")
 
 
 PLAIN_MARKS = NumberMarks()
@@ -193,7 +195,11 @@ def _number_parser(feature: NumberFeature, marks: NumberMarks, unit: UnitChange 
             return Fault("a point, where the decimal mark is a comma", hint + _MAP)
         found = LIMIT.fullmatch(text) if marks.limit else None
         is_halved = found is not None and marks.limit == "half" and found[1] in "<≤"
-        value = marks.number(found[2] if found else text) / (2 if is_halved else 1)
+        plain = marks.plain(found[2] if found else text)
+        try:
+            value = math.nan if plain is None else float(plain) / (2 if is_halved else 1)
+        except ValueError:
+            value = math.nan
         if math.isnan(value):
             return Fault("not a number", _hint(text, marks) + _MAP)
         if unit is not None:
@@ -215,7 +221,24 @@ def _number_parser(feature: NumberFeature, marks: NumberMarks, unit: UnitChange 
     return parse
 
 
+def plain_numbers(
+    texts: Sequence[str],
+    feature: NumberFeature,
+    marks: NumberMarks = PLAIN_MARKS,
+    unit: UnitChange | None = None,
+) -> NDArray[np.float64]:
+    """Return what `feature_parser` makes of plain numbers, in one go; NaN for all other texts."""
+    plain = _WITH_POINT if marks.decimal == "." and marks.thousands != "." else _WHOLE
+    values = np.array([float(text) if plain.fullmatch(text) else np.nan for text in texts])
+    if unit is not None:
+        values = values * unit.factor + unit.offset
+    low, high = feature.range or (-np.inf, np.inf)
+    values[~((np.abs(values) <= LARGEST_NUMBER) & (low <= values) & (values <= high))] = np.nan
+    return values
+
+
 def _hint(text: str, marks: NumberMarks) -> str:
+    """Return what a text that is not a number may mean, with the remedy."""
     if LIMIT.fullmatch(text):
         return (
             "for a value beyond a limit the hospitals should agree on a number, half the limit or"

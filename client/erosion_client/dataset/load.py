@@ -14,8 +14,8 @@ from torch import Tensor
 from erosion_client.dataset.same_patient import same_patient
 from erosion_client.dataset.sources.data_source import DataSource, ImageSource, TableSource
 from erosion_client.dataset.sources.labelled_images import FaultyImagesError
-from erosion_client.dataset.study_columns import columns_of
-from erosion_client.dataset.table_contract import check_table
+from erosion_client.dataset.study_columns import columns_of, study_column_names
+from erosion_client.dataset.table_contract import candidates, check_table, missing_columns
 from erosion_client.dataset.text_table import TextTable
 from erosion_client.site_file import Site
 from erosion_client.training.kept_state import OF_A_RUN, KeptState, Moment, StateKey
@@ -96,7 +96,12 @@ def image_source(source: DataSource) -> ImageSource:
 
 
 def _load_table(source: TableSource, task: TabularTask, split_column: str | None) -> Patients:
-    table = source.read(columns_of(task, source, split_column=split_column))
+    wanted = columns_of(task, source, split_column=split_column)
+    table = source.read(wanted)
+    names = study_column_names(task, split_column=split_column)
+    missing = missing_columns(table, names, source)
+    if missing and (asked := candidates(table, missing)):
+        table = source.read([*wanted, *asked])  # so that their values can be inspected
     checked = check_table(table, task, source, split_column=split_column)
     places = [table.place(row) for row in checked.places.tolist()]
     labels, label_word = _labels_of_table(source, table, checked.places)
@@ -200,29 +205,35 @@ def _number(rows: NDArray[np.int64], what: str) -> str:
 
 def checked_for(study: Study, site: Site, patients: Patients) -> Patients:
     """Check that a model can be measured on the user's patients; a peer only gets a note."""
-    notes, is_test, is_user = [*patients.notes], patients.is_test, site.name == study.user
-    if is_user and is_test is not None:  # by the table itself
-        both = np.intersect1d(patients.groups[is_test], patients.groups[~is_test])
-        if len(both) and patients.keys is not None:
+    if site.name == study.user and patients.is_test is not None:  # by the table itself
+        tested, trained_on = (
+            patients.groups[part] for part in (patients.is_test, ~patients.is_test)
+        )
+        seen = len(np.intersect1d(tested, trained_on))
+        if seen and patients.keys is not None:
             raise DataError(
-                f"{site.data.describe()}: {len(both)} patients have training and test rows"
+                f"{site.data.describe()}: {seen} patients have training and test rows"
                 " (evaluation.split_column), so they would be tested by models that know them;"
                 " write the same on all rows of a patient."
             )
-        if len(both):
-            notes.append(
-                f"{len(both)} test patients have rows among the training patients, too"
+        if seen:
+            note = (
+                f"{seen} test patients have rows among the training patients, too"
                 " (evaluation.split_column): figures of them are not of new patients"
             )
+            patients = replace(patients, notes=(*patients.notes, note))
     outcomes = patients.outcomes(study.task)
+    if doubt := study.task.doubt_about(outcomes):
+        patients = replace(patients, notes=(*patients.notes, doubt))
     what = study.task.why_unmeasurable(outcomes)
-    if what and is_user:
+    if not what:
+        return patients
+    if site.name == study.user:
         raise DataError(
             f"{site.data.describe()}: {what}, so there is nothing to measure a model on."
             f" {study.task.unmeasurable_remedy}"
         )
-    notes += filter(None, [study.task.doubt_about(outcomes), what])
-    return replace(patients, notes=tuple(notes))
+    return replace(patients, notes=(*patients.notes, what))
 
 
 _BEGUN, _AFTER = Moment(1), Moment(2)
@@ -304,6 +315,7 @@ class KeptPatients:
 
 
 def _columns(study: Study) -> tuple[str | None, str]:
+    """Return the columns that a study sees."""
     return study.evaluation.split_column, study.task.model_dump_json()
 
 

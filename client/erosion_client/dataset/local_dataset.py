@@ -302,21 +302,19 @@ class LocalDataset:
         is_alone = arm is not None and self.study.arms[arm].user_only
         if self.study.scaling == "local" or is_alone:
             return self._own_scaling
+        columns = self.study.task.input_shape[0]
         if pooled is None:
             raise Refusal(
                 f'The study has scaling = "{self.study.scaling}"; the request brings no scaling.'
             )
-        self._check_scaling(pooled, None)
-        return pooled
-
-    def _check_scaling(self, scaling: Scaling | None, missing: Sequence[float] | None) -> None:
-        columns = self.study.task.input_shape[0]
-        given = [] if scaling is None else [scaling.mean, scaling.deviation]
-        given += [] if missing is None else [tuple(missing)]
-        if any(len(values) != columns for values in given):
-            raise Refusal(f"The request scales another number of columns than {columns}.")
-        if scaling is not None and min(scaling.deviation) <= 0:
+        if len(pooled.mean) != columns or len(pooled.deviation) != columns:
+            raise Refusal(
+                f"The scaling has {len(pooled.mean)} means and {len(pooled.deviation)} deviations;"
+                f" the study has {columns} columns."
+            )
+        if min(pooled.deviation) <= 0:
             raise Refusal("The scaling has a deviation that is not more than 0.")
+        return pooled
 
     def parts(self, pooled: Scaling | None, arm: str | None = None) -> tuple[Part, Part]:
         """Return the training part and the test part; the latter is empty except for the user."""
@@ -342,9 +340,15 @@ class LocalDataset:
 
     def as_delivered(self, scaling: Scaling | None, missing: Sequence[float] | None) -> Part:
         """Return the training part, scaled and completed as a delivered model is applied."""
+        columns = self.study.task.input_shape[0]
         if scaling is None and self.study.scaling != "none":
             raise Refusal(f'The study has scaling = "{self.study.scaling}"; the request has none.')
-        self._check_scaling(scaling, missing)
+        given = [] if scaling is None else [scaling.mean, scaling.deviation]
+        given += [] if missing is None else [tuple(missing)]
+        if any(len(values) != columns for values in given):
+            raise Refusal(f"The request scales another number of columns than {columns}.")
+        if scaling is not None and min(scaling.deviation) <= 0:
+            raise Refusal("The scaling has a deviation that is not more than 0.")
         if missing is None and stands_in(self.study.task, scaled=scaling is not None):
             raise Refusal("The request does not say what stands for missing values.")
         return self._part(self.split.training, scaling, missing)
@@ -372,6 +376,17 @@ class LocalDataset:
         patients = np.concatenate([self.split.training, self.split.test])
         rows = self._patients.rows[patients].astype(np.float64, copy=False)
         yield from notes_of_cut(task, rows, scaling, CUT)
+        if (own := self._own_scaling) is None:
+            return
+        columns = [feature.name for feature in task.features for _ in range(task.width(feature))]
+        deviations = zip(columns, scaling.deviation, own.deviation, strict=True)
+        for name, deviation, own_deviation in deviations:
+            if deviation == NOT_FOUND and own_deviation != NOT_FOUND:
+                yield (
+                    f"{name}: has a deviation here, and none by the patients that it is scaled by."
+                    f" It is not scaled, and values further than {CUT.unscaled:g} from the mean are"
+                    " cut"
+                )
 
     def _tells_sums(self, name: str) -> bool:
         """Return whether the coordinator receives the sums, or what follows from them."""
@@ -387,7 +402,7 @@ class LocalDataset:
         task, own = self.study.task, self._own_scaling
         if own is None or not isinstance(task, TabularTask) or self.study.scaling == "none":
             return
-        names = []
+        cut_from: dict[str, list[str]] = {}
         start = 0  # over the feature's encoded columns
         for feature, values in zip(
             task.features, self._patients.rows[self.split.training].T, strict=True
@@ -395,13 +410,14 @@ class LocalDataset:
             known = prepared(feature, values[~np.isnan(values)])
             found = own.deviation[start] != NOT_FOUND
             if isinstance(feature, NumberFeature) and not found and len(np.unique(known)) > 1:
-                names.append(feature.name)
+                mean = "the mean" if self.sums and self.sums.count[start] else "0, as the mean,"
+                cut_from.setdefault(mean, []).append(feature.name)
             start += task.width(feature)
-        if names:
+        for mean, names in cut_from.items():
             yield (
                 f"{', '.join(names)}: too few patients have a value, or one that differs, for a"
                 " deviation (limits.min_cell). Where these patients alone scale a column, it is not"
-                f" scaled, and values further than {CUT.unscaled:g} from the mean are cut"
+                f" scaled, and values further than {CUT.unscaled:g} from {mean} are cut"
             )
 
     @cached_property

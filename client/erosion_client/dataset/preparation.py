@@ -22,7 +22,7 @@ from erosion_client.dataset.column_values import (
     UnitChange,
     found_decimal,
 )
-from erosion_client.dataset.text_table import TextColumn, TextTable, text_column_of
+from erosion_client.dataset.text_table import TextColumn, TextTable
 from erosion_common.errors import DataError
 from erosion_common.settings.base import Settings
 from erosion_common.settings.names import canonical
@@ -144,8 +144,14 @@ def time_between(
         ends = [_as_date(text, wanted.date_format, unknown) for text in end.texts]
     starts = [_as_date(text, wanted.date_format, unknown) for text in start.texts]
     pairs, codes = np.unique(start.codes * len(ends) + end.codes, return_inverse=True)
-    found = (divmod(pair, len(ends)) for pair in pairs.tolist())
-    return text_column_of([_between(starts[one], ends[two], wanted) for one, two in found], codes)
+    texts = [
+        _between(starts[pair // len(ends)], ends[pair % len(ends)], wanted)
+        for pair in pairs.tolist()
+    ]
+    distinct = list(dict.fromkeys(texts))
+    position = {text: index for index, text in enumerate(distinct)}
+    merged = np.array([position[text] for text in texts], dtype=np.int64)
+    return TextColumn(tuple(distinct), merged[codes])
 
 
 def _as_date(text: str, date_format: str, unknown: Collection[str]) -> date | str:
@@ -275,13 +281,15 @@ def joined(
     if table.row_hashes is not None:
         hashes = np.zeros(len(starts), dtype=np.uint64)
         np.add.at(hashes, patients, table.row_hashes)
-    lines = np.arange(1, table.num_rows + 1) if table.numbers is None else table.numbers
+    numbers_of_lines = (
+        table.first_row + np.arange(table.num_rows) if table.numbers is None else table.numbers
+    )
     last = table.num_rows - table.footer  # these rows have no patient
     return replace(
         table,
         columns=columns,
         num_rows=len(starts),
-        numbers=lines[starts],
+        numbers=numbers_of_lines[starts],
         positions=None,
         footer=table.footer if (starts[len(starts) - table.footer :] >= last).all() else 0,
         row_hashes=hashes,
@@ -323,6 +331,7 @@ def _taken(
 
 
 def _of_event(table: TextTable, rows: JoinedRows, name: str) -> NDArray[np.bool_]:
+    """Return which rows (n,) a column may be taken from."""
     event = rows.events.get(name, rows.event)
     if event is None or rows.event_column is None:
         return np.ones(table.num_rows, dtype=bool)
@@ -366,7 +375,11 @@ def _numbers(
 def _plain(text: str, marks: NumberMarks) -> float:
     if marks.decimal == "," and "." in text and marks.thousands != ".":
         return math.nan  # 1.234 could be either number
-    value = marks.number(text)
+    plain = marks.plain(text)
+    try:
+        value = math.nan if plain is None else float(plain)
+    except ValueError:
+        return math.nan
     return value if math.isfinite(value) else math.nan
 
 

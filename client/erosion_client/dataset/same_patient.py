@@ -122,6 +122,7 @@ class _Table:
 
 
 def _times(hashes: _Hashes) -> NDArray[np.int64]:
+    """Return how many rows have each row's hash: (n,)."""
     ordered = np.sort(hashes)
     if (ordered[1:] != ordered[:-1]).all():
         return np.ones(len(hashes), dtype=np.int64)
@@ -176,6 +177,7 @@ def _nearly_equal(one: NDArray[np.uint8], other: NDArray[np.uint8]) -> bool:
 
 
 def _first_of(keys: NDArray[np.generic]) -> NDArray[np.int64]:
+    """Return the first row with each row's key: (n,)."""
     _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
     earliest: NDArray[np.int64] = first[inverse]
     return earliest

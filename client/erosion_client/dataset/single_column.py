@@ -75,7 +75,13 @@ def to_be_asked_about(
     values: Mapping[str, float], counts: Mapping[str, int] | None = None
 ) -> tuple[str, ...]:
     """Return the texts of a number column (text -> value) that may mean "not known"."""
-    values = _fewer(values)
+    return odd_among(_fewer(values), counts)
+
+
+def odd_among(
+    values: Mapping[str, float], counts: Mapping[str, int] | None = None
+) -> tuple[str, ...]:
+    """Return the same of a few of its texts."""
     apart = standing_apart(values, counts)
     others = {text: value for text, value in values.items() if text not in apart}
     odd = (_zero_standing_apart(others), _below_zero(others), _heaped(others, counts or {}))
@@ -340,20 +346,8 @@ def suspicion(values: Floats, outcome: OutcomeValues, *, is_category: bool) -> s
     return ""
 
 
-def strength(
-    values: Floats,
-    outcome: OutcomeValues,
-    trained: NDArray[np.bool_] | None = None,
-    *,
-    is_category: bool,
-) -> float:
-    """Return the measure of a column (n,), NaN where a value is missing, by cross-validation.
-
-    With `trained` (n,) it is learnt on these rows and measured on the others.
-    """
-    if trained is not None:
-        found = _scores(values, outcome.signal, trained, ~trained, is_category=is_category)
-        return _best(np.stack([*found]), values[~trained], outcome.of(~trained))
+def strength(values: Floats, outcome: OutcomeValues, *, is_category: bool) -> float:
+    """Return the measure of a column (n,), NaN where a value is missing, by cross-validation."""
     most = MOST_SURVIVAL if outcome.kind == "survival" else MOST_ROWS
     if len(values) > most:
         kept = np.random.default_rng(0).choice(len(values), most, replace=False)
@@ -369,6 +363,20 @@ def strength(
             ):
                 scores[kind, held] = found
     return _best(scores, values, outcome)
+
+
+def strength_held_out(
+    values: Floats,
+    outcome: OutcomeValues,
+    trained: NDArray[np.bool_],
+    *,
+    is_category: bool,
+) -> float:
+    """Return the same, learnt on the rows `trained` (n,) and measured on the others."""
+    scores = np.stack(
+        [*_scores(values, outcome.signal, trained, ~trained, is_category=is_category)]
+    )
+    return _best(scores, values[~trained], outcome.of(~trained))
 
 
 def _best(scores: Floats, values: Floats, outcome: OutcomeValues) -> float:

@@ -95,6 +95,7 @@ def _declared(
     groups: NDArray[np.int64],
     is_test: NDArray[np.bool_],
 ) -> Split:
+    """Return the split that the table declares. Raises DataError where a part is empty."""
     training, test = np.flatnonzero(~is_test), np.flatnonzero(is_test)
     is_user = hospital == study.user
     if not len(training) or (is_user and not len(test)):
@@ -114,11 +115,14 @@ def _declared(
 
 @dataclass(frozen=True, slots=True)
 class _Patient:
+    """Rows that stay together."""
+
     stratum: int  # of the target that counts as the patient's
     rows: tuple[int, ...]
 
 
 def _patients(task: Task, groups: NDArray[np.int64], targets: Targets) -> list[_Patient]:
+    """Return every patient, in the order of their first rows."""
     strata = task.strata(task.targets_of_patients(targets, groups)).tolist()
     members: dict[int, list[int]] = {}
     for row, group in enumerate(groups.tolist()):
@@ -163,6 +167,7 @@ def _folded(training: list[_Patient], fold: Fold) -> tuple[list[_Patient], list[
 def _row_hashes(
     seed: str, rows: NDArray[np.float64] | NDArray[np.uint8], targets: Targets
 ) -> list[bytes]:
+    """Return a hash of every row's values."""
     # 0.0 for -0.0, and one byte order, so that equal patients are equal bytes everywhere.
     stable = rows if rows.dtype == np.uint8 else (rows + 0.0).astype("<f8")
     return [

@@ -1,9 +1,12 @@
 """The study's columns as a hospital's table has them, by what its site file declares."""
 
 import difflib
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
 
 from erosion_client.dataset.column_values import (
     PLAIN_MARKS,
@@ -13,6 +16,7 @@ from erosion_client.dataset.column_values import (
     Parse,
     feature_parser,
     found_decimal,
+    plain_numbers,
     target_parser,
     toml_key,
 )
@@ -20,9 +24,9 @@ from erosion_client.dataset.preparation import NOT_A_DATE, YEARS, time_between
 from erosion_client.dataset.sources.data_source import TableSource
 from erosion_client.dataset.text_table import TextColumn, TextTable
 from erosion_common.settings.names import canonical
-from erosion_common.tasks.features import CategoryFeature, NumberFeature
+from erosion_common.tasks.features import NumberFeature, Range
 from erosion_common.tasks.inputs import TabularTask
-from erosion_common.tasks.task import CodedColumn, Task
+from erosion_common.tasks.task import CodedColumn
 
 SPLIT = CodedColumn("split", {"train": 0.0, "test": 1.0}, "neither train nor test")
 
@@ -33,14 +37,18 @@ class StudyColumn:
 
     name: str
     text: TextColumn | None  # the name in the data; None where there is none
+    plain: Parse  # from a text in the study's own words
     parse: Parse  # from a text in the data
-    number: NumberFeature | None  # None: it has codes
+    at_once: Callable[[Sequence[str]], NDArray[np.float64]]  # the same of many; NaN: parse it
+    is_number: bool
     can_be_absent: bool  # nothing replaces an outcome, nor a split
+    typical: Range | None  # about the middle half of a number's values; None: not given
+    unit: str  # of a number; "" where not given
 
 
 def study_columns(
     table: TextTable,
-    task: Task,
+    task: TabularTask,
     source: TableSource,
     *,
     with_target: bool = True,
@@ -59,7 +67,7 @@ def study_columns(
             typed, plain, parse = text.typed, parser(PLAIN_MARKS), parsers[name]
             parsers[name] = lambda text: plain(text) if text in typed else parse(text)
 
-    for feature in _features(task):
+    for feature in task.features:
         unit = source.units.get(feature.name)
         add(feature.name, partial(feature_parser, feature, unit=unit))
     for column in task.target_columns if with_target else ():
@@ -67,24 +75,40 @@ def study_columns(
         add(column.name, partial(target_parser, column, unit=unit))
     if split_column is not None:
         add(split_column, partial(target_parser, SPLIT))
-    columns = (*_features(task), *task.target_columns)
+    columns = (*task.features, *task.target_columns)
     numbers = {c.name: c for c in columns if isinstance(c, NumberFeature)}
 
-    features = {feature.name for feature in _features(task)}
+    def at_once(name: str) -> Callable[[Sequence[str]], NDArray[np.float64]]:
+        if name not in numbers or source.value_map(name):
+            return lambda texts: np.full(len(texts), np.nan)
+        written = PLAIN_MARKS if name in source.derive else marks
+        units = source.units.get(name)
+        return partial(plain_numbers, feature=numbers[name], marks=written, unit=units)
+
+    features = {feature.name for feature in task.features}
     return {
         name: StudyColumn(
             name,
             texts[name],
+            parse,
             _mapped(parse, source, name),
-            numbers.get(name),
+            at_once(name),
+            name in numbers,
             name in features,
+            numbers[name].typical if name in numbers else None,
+            numbers[name].unit if name in numbers else "",
         )
         for name, parse in parsers.items()
     }
 
 
-def _features(task: Task) -> tuple[NumberFeature | CategoryFeature, ...]:
-    return task.features if isinstance(task, TabularTask) else ()
+def study_column_names(
+    task: TabularTask, *, with_target: bool = True, split_column: str | None
+) -> list[str]:
+    """Return the study's own names: features first, then the target, then that of a given split."""
+    features = [feature.name for feature in task.features]
+    targets = [column.name for column in task.target_columns] if with_target else []
+    return [*features, *targets, *([split_column] if split_column else [])]
 
 
 def columns_of(
@@ -95,20 +119,18 @@ def columns_of(
     split_column: str | None = None,
 ) -> list[str]:
     """Return the data's own names of the columns to read."""
-    names = [feature.name for feature in task.features]
-    names += [column.name for column in task.target_columns if with_target]
-    names += filter(None, [split_column])
+    names = study_column_names(task, with_target=with_target, split_column=split_column)
     needed = [local for name in names for local in source.needed(name)]
     return needed if source.patient is None else [*needed, source.patient]
 
 
-def decimal_mark(table: TextTable, task: Task, source: TableSource) -> DecimalMark:
+def decimal_mark(table: TextTable, task: TabularTask, source: TableSource) -> DecimalMark:
     """Return the site file's decimal mark, or else the one that the study's numbers show."""
     if source.decimal is not None:
         return source.decimal
     if source.thousands in (".", ","):
         return "," if source.thousands == "." else "."
-    numbers = [*_features(task), *task.target_columns]
+    numbers = [*task.features, *task.target_columns]
     names = [source.local_name(n.name) for n in numbers if isinstance(n, NumberFeature)]
     columns = (table.columns[name] for name in names if name in table.columns)
     return found_decimal(text for column in columns for text in column.written)
@@ -123,6 +145,7 @@ def _text(table: TextTable, source: TableSource, name: str) -> TextColumn | None
 
 
 def _mapped(parse: Parse, source: TableSource, name: str) -> Parse:
+    """Return the parser of the data's own words."""
     meant: Mapping[str, str] = source.value_map(name)
     if name in source.derive:
         wanted = source.derive[name]
@@ -158,9 +181,10 @@ def check_maps(
         else:
             notes.append(f"{where} names {name!r}, which this study does not use")
     problems.extend(_read_twice(source, columns))
-    for column in columns.values():
-        if column.text is not None and column.name not in source.derive:
-            notes.extend(_of_map(column, source.value_map(column.name)))
+    for name, column in columns.items():
+        is_read = column.text is not None and name not in source.derive
+        if is_read and (meant := source.value_map(name)):
+            _check_values(name, column, meant, found)
     for name in source.absent:
         if name in columns and not columns[name].can_be_absent:
             problems.append(
@@ -191,7 +215,7 @@ def _declared(source: TableSource) -> Iterator[tuple[str, str]]:
     yield from (("absent", name) for name in source.absent)
 
 
-def _read_twice(source: TableSource, columns: Collection[str]) -> Iterator[str]:
+def _read_twice(source: TableSource, columns: dict[str, StudyColumn]) -> Iterator[str]:
     """Yield the problem of a column of the data that would be two of the study's."""
     readers: dict[str, list[str]] = {}
     for name in columns:
@@ -199,24 +223,42 @@ def _read_twice(source: TableSource, columns: Collection[str]) -> Iterator[str]:
             readers.setdefault(source.local_name(name), []).append(name)
     for local, names in readers.items():
         if len(names) > 1:
+            features = [name for name in names if columns[name].can_be_absent]
+            instead = f", or list {' or '.join(features)} as absent" if features else ""
             yield (
                 f"{' and '.join(names)} are both read from the column {local!r}; say under"
-                " [data.columns] where each is, or list a feature as absent"
+                f" [data.columns] where each is{instead}"
             )
 
 
-def _of_map(column: StudyColumn, meant: Mapping[str, str]) -> Iterator[str]:
-    """Yield where a map of values has nothing to map, or makes one value of two."""
+def _check_values(name: str, column: StudyColumn, meant: dict[str, str], found: Findings) -> None:
+    problems, notes = found
     texts = {canonical(text) for text in column.text.texts} if column.text else set()
-    if meant and texts.isdisjoint(meant):
-        yield (
-            f"no value that is mapped for {column.name} ({', '.join([*meant][:5])}) is in the data;"
-            ' what the data hold goes to the left: "in the data" = "in the study"'
+    for value, one, other in () if column.is_number else _merged(meant, texts):
+        notes.append(
+            f"column {name}: {one!r} and {other!r} are both read as {value!r}, by the map for it;"
+            " correct it, if they are two"
         )
-    for key, value in () if column.number else meant.items():
+    if any(key in texts for key in meant):
+        return
+    # Texts that the study understands without the map: the map's left sides, if it is reversed.
+    understood = [key for key in meant if not isinstance(column.plain(key), Fault)]
+    if len(understood) == len(meant) and any(value in texts for value in meant.values() if value):
+        left, right = next((key, value) for key, value in meant.items() if value in texts)
+        problems.append(
+            f"the map for {name} is the wrong way round: what the data hold goes to the left, what"
+            f' the study calls it to the right, such as "{right}" = "{left}"'
+        )
+    else:
+        notes.append(
+            f"no value that is mapped for {name} ({', '.join(list(meant)[:5])}) is in the data"
+        )
+
+
+def _merged(meant: dict[str, str], texts: set[str]) -> Iterator[tuple[str, str, str]]:
+    """Yield the problem of a map to a value of the study that the data also contain."""
+    for key, value in meant.items():
         is_other = key.casefold() != value.casefold()
-        if value in texts and key in texts and is_other and meant.get(value, value) == value != "":
-            yield (
-                f"column {column.name}: {key!r} and {value!r} are both read as {value!r}, by the"
-                " map for it; correct it, if they are two"
-            )
+        is_itself = value in texts and meant.get(value, value) == value
+        if value and is_other and key in texts and is_itself:
+            yield value, key, value

@@ -24,7 +24,7 @@ from erosion_client.dataset.preparation import (
     on_other_rows,
     stand_apart,
 )
-from erosion_client.dataset.single_column import few_of, to_be_asked_about
+from erosion_client.dataset.single_column import few_of, odd_among
 from erosion_client.dataset.sources.data_source import TableSource
 from erosion_client.dataset.study_columns import (
     StudyColumn,
@@ -42,14 +42,15 @@ from erosion_client.scaffold.vocabulary import (
 )
 from erosion_common.errors import DataError
 from erosion_common.support.text import some
-from erosion_common.tasks.features import CategoryMissing, NumberFeature, NumberMissing
+from erosion_common.tasks.features import CategoryMissing, NumberMissing
 from erosion_common.tasks.inputs import TabularTask
-from erosion_common.tasks.task import Targets, Task
+from erosion_common.tasks.task import Targets
 
 MAX_PROBLEMS = 30  # a message longer than a screen is not read
 SHOWN_VALUES = 3  # examples of each problem
 SHOWN_CODES = 8  # values listed of a column that lie far from all others
 ALIKE = 0.8  # similarity of two columns' names, from 0 to 1, worth asking about
+MOST_UNFIT = 0.05  # of the values of such a column
 FEWEST_FOR_TYPICAL = 20  # values needed to compare their median with the study's `typical`
 FEWEST_BARE = 5  # rows without nearly any feature that are worth a note
 UNTYPICAL = 2.0  # widths of `typical` to the median; 3.4 deviations of a normal distribution
@@ -83,7 +84,8 @@ def check_table(
     """
     study = study_columns(table, task, source, with_target=with_target, split_column=split_column)
     check = _TableCheck(table, source, study, notes=list(table.notes))
-    check.decimal(task)
+    if source.decimal is None and decimal_mark(table, task, source) == ",":
+        check.notes.append("numbers are written 1,5 (detected; decimal sets it)")
     unasked = () if with_target else [column.name for column in task.target_columns]
     problems, notes = check_maps(table, source, study, unasked)
     check.problems += problems
@@ -145,41 +147,49 @@ def check_table(
     )
 
 
-def check_targets(
-    table: TextTable, task: Task, source: TableSource
-) -> tuple[Targets, Sequence[str]]:
-    """Return the target of every row (n, ...), and notes. Raises DataError as `check_table`."""
-    check = _TableCheck(table, source, study_columns(table, task, source), notes=list(table.notes))
-    check.decimal(task)
-    check.header()
-    lacking = Fault("missing", "leave them out")
-    columns = [check.column(c.name, "refuse", lacking) for c in task.target_columns]
-    if check.problems:
-        raise DataError(_message(table, check.problems))
-    return checked_targets(task, np.stack(columns, axis=1)), check.notes
+def missing_columns(table: TextTable, names: Sequence[str], source: TableSource) -> list[str]:
+    """Return the missing columns in the data that those of the study need."""
+    return [local for name in names for local in source.needed(name) if local not in table.header]
+
+
+def candidates(table: TextTable, missing: Sequence[str]) -> list[str]:
+    """Return columns with names similar to those of missing ones."""
+    return [name for name in table.header if any(_alike(name, wanted) for wanted in missing)]
+
+
+def _alike(name: str, other: str) -> bool:
+    one, two = (re.sub(r"[\W_]+", "", text.casefold()) for text in (name, other))
+    return difflib.SequenceMatcher(None, one, two).ratio() >= ALIKE
 
 
 @dataclass(slots=True)
 class _TableCheck:
+    """The problems and notes of one table."""
+
     table: TextTable
     source: TableSource
     study: dict[str, StudyColumn]
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
-    def decimal(self, task: Task) -> None:
-        """Note a decimal mark that the file does not name."""
-        if self.source.decimal is None and decimal_mark(self.table, task, self.source) == ",":
-            self.notes.append("numbers are written 1,5 (detected; decimal sets it)")
-
     def header(self) -> None:
-        """Note columns that are missing."""
+        """Note columns that are missing, or that share one column of the file."""
         header = self.table.header
+        taken: dict[str, str] = {}
+        for name in self.study:
+            if name in self.source.derive:
+                continue
+            for local in self.source.needed(name):
+                if local in taken:
+                    self.problems.append(
+                        f"columns {taken[local]} and {name} are both read from {local!r}; correct"
+                        " [data.columns]"
+                    )
+                taken[local] = name
         found = len(self.problems)
         for name in self.study:
-            for local in self.source.needed(name):
-                if local not in header:
-                    self.problems.append(self._missing_column(name, local))
+            for local in missing_columns(self.table, [name], self.source):
+                self.problems.append(self._missing_column(name, local))
         mark = next((mark for mark in ";\t|," if mark in header[0]), None)
         if len(self.problems) > found and len(header) == 1 and mark:
             shown = "\\t" if mark == "\t" else mark
@@ -191,9 +201,7 @@ class _TableCheck:
                 )
             self.problems.append(f"the file has a single column; {remedy}")
 
-    def column(
-        self, name: str, policy: NumberMissing | CategoryMissing, refused: Fault = REFUSED
-    ) -> NDArray[np.float64]:
+    def column(self, name: str, policy: NumberMissing | CategoryMissing) -> NDArray[np.float64]:
         """Return a column as numbers: (n,), NaN where missing, faulty, or not in the file."""
         column = self.study[name]
         if column.text is None:
@@ -203,19 +211,20 @@ class _TableCheck:
                     " the study say what stands for it (missing), or leave it out"
                 )
             return np.full(self.table.num_rows, np.nan if name in self.source.absent else 0.0)
-        values = np.full(len(column.text.texts), np.nan)
+        values = column.at_once(column.text.texts)
         faulty: dict[Fault, list[int]] = {}  # fault -> indices of its texts
-        for index, value in enumerate(map(column.parse, column.text.texts)):
+        for index in np.flatnonzero(np.isnan(values)).tolist():
+            value = column.parse(column.text.texts[index])
             if not isinstance(value, Fault) and math.isnan(value) and policy == "refuse":
-                faulty.setdefault(refused, []).append(index)
-            elif isinstance(value, Fault):
+                value = REFUSED
+            if isinstance(value, Fault):
                 faulty.setdefault(value, []).append(index)
             else:
                 values[index] = value
         for fault, texts in faulty.items():
             self.problems.append(self._faulty_values(name, column.text, fault, texts))
-        if column.number is not None:
-            self._numbers(column.number, column.text, values)
+        if column.is_number:
+            self._numbers(name, column.text, values)
         return values[column.text.codes]
 
     def features(
@@ -225,12 +234,17 @@ class _TableCheck:
         if not recorded:
             return
         is_missing = np.isnan(np.stack([*recorded.values()], axis=1))
-        bare = int(nearly_bare(is_missing[~dropped]).sum())
-        used = f"{bare} of the {(~dropped).sum()} rows that are used lack nearly every feature"
-        if stand_apart(is_missing[~dropped]):
-            self.problems.append(f"{used} ({some(recorded)}): {REMEDY}; else fill them in")
-        elif bare > FEWEST_BARE:
-            self.notes.append(f"{used}: {REMEDY}")
+        if bare := stand_apart(is_missing[~dropped]):
+            self.problems.append(
+                f"{bare} of the {(~dropped).sum()} rows that are used lack nearly every feature"
+                f" ({some(recorded)}), so a model would learn nothing from them: {REMEDY}; else"
+                " fill them in"
+            )
+        elif (bare := int(nearly_bare(is_missing[~dropped]).sum())) > FEWEST_BARE:
+            self.notes.append(
+                f"{bare} of the {(~dropped).sum()} rows that are used lack nearly every feature:"
+                f" {REMEDY}"
+            )
         elif names := on_other_rows([*recorded], is_missing, ~dropped):
             self.notes.append(
                 f"{some(names)}: nearly no row that is used has a value, and most of those that are"
@@ -252,46 +266,52 @@ class _TableCheck:
         unnamed = [i for i, text in enumerate(column.texts) if text.lower() in MISSING_MARKERS]
         rows = np.flatnonzero(np.isin(column.codes, unnamed)).tolist()
         if rows:
-            where = some(map(self.table.place, rows), most=SHOWN_VALUES)
-            self.problems.append(f"patient key {key!r} is empty on {where}; fill it in")
+            where = ", ".join(self.table.place(row) for row in rows[:SHOWN_VALUES])
+            more = f" and {len(rows) - SHOWN_VALUES} more" if len(rows) > SHOWN_VALUES else ""
+            self.problems.append(
+                f"patient key {key!r} is empty on {where}{more}; fill it in, so that it is known"
+                " which rows are of one patient"
+            )
         return column.codes
 
-    def _numbers(
-        self, number: NumberFeature, column: TextColumn, values: NDArray[np.float64]
-    ) -> None:
+    def _numbers(self, name: str, column: TextColumn, values: NDArray[np.float64]) -> None:
         """Note what is read as numbers (texts,) and may mean something else."""
-        name, texts = number.name, column.texts
+        texts = column.texts
         is_found_out = self.source.decimal is None and self.source.thousands is None
         if is_found_out and groups_by_point(column.written):
             self.problems.append(
-                f"column {name}: 980 and 1.250 stand side by side: if the point groups thousands,"
-                ' write thousands = "." under [data], else decimal = "."'
+                f"column {name}: such as 980 and 1.250 stand side by side, so the point seems to"
+                ' group thousands; write thousands = "." under [data], or decimal = "." if it does'
+                " not"
             )
-        self._typical(number, values[column.codes])
-        self._unit(number)
+        self._typical(name, values[column.codes])
+        self._unit(name)
         self._limits(name, column)
         rows = np.bincount(column.codes, minlength=len(texts))
         asked = ~np.isnan(values)
         mixed = mixed_units(name, values[column.codes][~np.isnan(values[column.codes])])
         if mixed is not None:
             self.notes.append(f"column {name}: {mixed}; if they are, export the column in one unit")
-            asked &= (values < mixed.cut) == mixed.main_is_below
+            if mixed.is_named:
+                asked &= (values < mixed.cut) == mixed.main_is_below
         some_of_them = np.flatnonzero(asked)[few_of(values[asked])].tolist()
         known = {texts[index]: float(values[index]) for index in some_of_them}
         counts = {texts[index]: int(rows[index]) for index in some_of_them}
-        if apart := to_be_asked_about(known, counts):
+        if apart := odd_among(known, counts):
+            more = f" and {len(apart) - SHOWN_CODES} more" if len(apart) > SHOWN_CODES else ""
             self.notes.append(
                 f"column {name}: read as measurements, though far from all others:"
-                f" {some(map(repr, apart), most=SHOWN_CODES)}; for “not known” write"
+                f" {', '.join(map(repr, apart[:SHOWN_CODES]))}{more}; for “not known” write"
                 f' "{apart[0]}" = "" under [data.values.{toml_key(name)}]'
             )
 
-    def _typical(self, number: NumberFeature, values: NDArray[np.float64]) -> None:
+    def _typical(self, name: str, values: NDArray[np.float64]) -> None:
         """Note where most values (n,) lie far from the study's typical ones."""
-        name, known = number.name, values[~np.isnan(values)]
-        if number.typical is None or len(known) < FEWEST_FOR_TYPICAL:
+        typical, known = self.study[name].typical, values[~np.isnan(values)]
+        if typical is None or len(known) < FEWEST_FOR_TYPICAL:
             return
-        (low, high), median = number.typical, float(np.median(known))
+        low, high = typical
+        median = float(np.median(known))
         if max(low - median, median - high) > UNTYPICAL * (high - low):
             self.notes.append(
                 f"column {name}: typically {median:.3g}, in the study {low:g} to {high:g}; if it is"
@@ -308,14 +328,14 @@ class _TableCheck:
         if rows:
             self.notes.append(f"column {name}: {rows} values beyond a limit are read as {read}")
 
-    def _unit(self, number: NumberFeature) -> None:
+    def _unit(self, name: str) -> None:
         """Note where a column's header has another unit than the study."""
-        name, local = number.name, self.source.local_name(number.name)
+        local = self.source.local_name(name)
         if name in self.source.units or name in self.source.derive:
             return
-        change = change_of_header(name, local, number.unit)
+        change = change_of_header(name, local, self.study[name].unit)
         if change is not None:
-            wanted = number.unit or header_unit(name)
+            wanted = self.study[name].unit or header_unit(name)
             line = f"{toml_key(name)} = {unit_text(change)}"
             self.notes.append(
                 f"column {name}: the study has it in {wanted}, and the file calls it {local!r}; if"
@@ -329,17 +349,30 @@ class _TableCheck:
                 f" [data.derive.{toml_key(name)}]"
             )
         mapped = f" (the site file calls it {local!r})" if local != name else ""
-        others = {_plain(other): other for other in self.table.header}
-        near = difflib.get_close_matches(_plain(local), others, n=1, cutoff=ALIKE)
-        asked, example = "", "ITS NAME IN THE FILE"
-        if near:
-            example = others[near[0]]
-            asked = f". Is it {example!r}? Only you can know"
+        near = [found for found in candidates(self.table, [local]) if self._fits(name, found)]
+        example = near[0] if near else "ITS NAME IN THE FILE"
+        question = (
+            f". Is it {' or '.join(map(repr, near))}? The values would fit, but only you can know;"
+            if near
+            else "; add it,"
+        )
+        remedy = "if so," if near else "or"
         absent = f'; if you do not record it, write absent = ["{name}"] under [data]'
         return (
-            f"column {name}{mapped} is missing{asked}; write {toml_key(name)} = "
-            f'"{example}" under [data.columns]{absent if self.study[name].can_be_absent else ""}'
+            f"column {name}{mapped} is missing{question} {remedy} write {toml_key(name)} ="
+            f' "{example}" under [data.columns]{absent if self.study[name].can_be_absent else ""}'
         )
+
+    def _fits(self, name: str, found: str) -> bool:
+        """Return whether nearly all values of a column of the file fit a column of the study."""
+        column = self.table.columns.get(found)
+        if column is None or found in {self.source.local_name(other) for other in self.study}:
+            return False
+        numbers = [self.study[name].parse(text) for text in column.texts]
+        good = [not isinstance(n, Fault) and not math.isnan(n) for n in numbers]
+        bad = [isinstance(n, Fault) for n in numbers]
+        times = np.bincount(column.codes, minlength=len(numbers))
+        return bool(times[good].sum() > 0 and times[bad].sum() <= MOST_UNFIT * times.sum())
 
     def _faulty_values(
         self, name: str, column: TextColumn, fault: Fault, texts: Sequence[int]
@@ -355,10 +388,6 @@ class _TableCheck:
         more = f" and {len(rows) - len(shown)} more" if len(rows) > len(shown) else ""
         remedy = fault.remedy.format(key=toml_key(name))
         return f"{called}: {fault.wrong}: {', '.join(shown)}{more}; {remedy}"
-
-
-def _plain(name: str) -> str:
-    return re.sub(r"[\W_]+", "", name.casefold())
 
 
 def _message(table: TextTable, problems: Sequence[str]) -> str:

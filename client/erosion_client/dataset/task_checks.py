@@ -7,7 +7,6 @@ on a busy machine), which a round with a deadline does not wait for.
 
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
-from typing import Any
 
 import numpy as np
 import torch
@@ -89,10 +88,13 @@ def _problems_with_learning(task: Task, targets: Targets) -> Iterator[str]:
         yield f"`training_loss` gave {_shape(loss)} for a mini-batch; it must be one number, ()"
     elif not loss.requires_grad:
         yield "`training_loss` gave a number that does not depend on the model's outputs"
-    num = (len(targets),)
-    yield from _unlike("strata", task.strata(targets), num)
-    yield from _unlike("update_parts", task.update_parts(targets), num)
-    yield from _unlike("base_rate_outputs", task.base_rate_outputs(tensor), (task.num_outputs,))
+    of_patients = {"strata": task.strata(targets), "update_parts": task.update_parts(targets)}
+    for name, groups in of_patients.items():
+        if np.shape(groups) != (len(targets),):
+            yield f"`{name}` gave {_shape(groups)}; one number for each patient, ({len(targets)},)"
+    start = task.base_rate_outputs(tensor)
+    if not isinstance(start, Tensor) or start.shape != (task.num_outputs,):
+        yield f"`base_rate_outputs` gave {_shape(start)}; it must be ({task.num_outputs},)"
 
 
 def _problems_with_measuring(task: Task, targets: Targets) -> Iterator[str]:
@@ -106,31 +108,40 @@ def _problems_with_measuring(task: Task, targets: Targets) -> Iterator[str]:
     if np.isnan(task.held_out_loss(torch.full_like(found, torch.nan), as_tensor(targets))):
         yield "`held_out_loss` is NaN for a model that diverged; it must be infinite"
     predictions = task.usable(found.numpy())
-    yield from _unlike("usable", predictions, tuple(found.shape), finite=True)
+    if np.shape(predictions) != found.shape or not np.isfinite(predictions).all():
+        yield f"`usable` gave {_shape(predictions)}, or no numbers; finite ones of the same shape"
+        return
     losses = task.patient_losses(predictions, targets)
-    yield from _unlike("patient_losses", losses, (num,), finite=True)
+    if np.shape(losses) != (num,) or not np.isfinite(losses).all():
+        yield f"`patient_losses` gave {_shape(losses)}, or no numbers; finite ones, ({num},)"
+        return
     if not is_apart(lambda part: task.patient_losses(predictions[part], targets[part]), losses):
         yield "`patient_losses` lets a patient's loss depend on the other patients"
-    yield from _unlike("base_rate", task.base_rate(targets), tuple(found.shape[1:]))
-    figures = task.figures(predictions, targets, np.ones((2, num)), targets)
+    base_rate = task.base_rate(targets)
+    if np.shape(base_rate) != found.shape[1:]:
+        yield f"`base_rate` gave {_shape(base_rate)}; a prediction is {tuple(found.shape[1:])}"
+    yield from _problems_with_figures(task, predictions, targets, float(losses.mean()))
+
+
+def _problems_with_figures(
+    task: Task, predictions: Floats, targets: Targets, mean_loss: float
+) -> Iterator[str]:
+    figures = task.figures(predictions, targets, np.ones((2, len(targets))), targets)
     for metric in task.metrics:
         if metric.name not in figures:
             yield f"`figures` lacks {metric.name!r}, which is one of its metrics"
         elif np.shape(figures[metric.name]) != (2,):
-            yield f"`figures` gave {_shape(figures[metric.name])} as {metric.name!r}, not (2,)"
-    told, mean_loss = float(figures[task.verdict_metric][0]), float(losses.mean())
+            yield (
+                f"`figures` gave {_shape(figures[metric.name])} as {metric.name!r} for two rows of"
+                " weights; it must be (2,)"
+            )
+    told = float(figures[task.verdict_metric][0])
     if not abs(told - mean_loss) <= _ROUNDING * max(1.0, abs(mean_loss)):
         yield f"the {task.verdict_metric!r} of `figures` is not the mean of `patient_losses`"
 
 
-def _unlike(
-    name: str, value: Any, shape: tuple[int, ...], *, finite: bool = False
-) -> Iterator[str]:
-    if np.shape(value) != shape or (finite and not np.isfinite(value).all()):
-        yield f"`{name}` gave {_shape(value)}; it must be{' finite' if finite else ''}, {shape}"
-
-
 def _outputs(task: Task, num_patients: int) -> Tensor:
+    """Return possible outputs of a model: (n, num_outputs) float64."""
     generator = torch.Generator().manual_seed(0)
     return torch.randn(num_patients, task.num_outputs, generator=generator, dtype=torch.float64)
 

@@ -21,7 +21,7 @@ from erosion_common.errors import DataError
 from erosion_common.settings.names import canonical
 
 MOST_CHARACTERS = 2**28  # of the distinct texts in one column: it holds documents, not values
-LONG = 64  # characters
+LONG, SHORT = 64, 16  # characters
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +50,10 @@ class TextColumn:
     def without(self, missing: Collection[str]) -> "TextColumn":
         """Return the column with "" for the texts that are `missing`, compared as codes."""
         texts = ["" if canonical(text) in missing else text for text in self.texts]
-        return text_column_of(texts, self.codes, self.typed)
-
-
-def text_column_of(
-    texts: Sequence[str], codes: NDArray[np.int64], typed: frozenset[str] = frozenset()
-) -> TextColumn:
-    """Return the column of these texts, of which some may be equal; `codes`: (n,) into them."""
-    position = {text: index for index, text in enumerate(dict.fromkeys(texts))}
-    merged = np.array([position[text] for text in texts], dtype=np.int64)
-    return TextColumn(tuple(position), merged[codes], typed.intersection(position))
+        kept = list(dict.fromkeys(texts))
+        position = {text: index for index, text in enumerate(kept)}
+        merged = np.array([position[text] for text in texts], dtype=np.int64)
+        return TextColumn(tuple(kept), merged[self.codes], self.typed & frozenset(kept))
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +65,9 @@ class TextTable:
     columns: Mapping[str, TextColumn]  # the wanted ones that exist, by local name
     num_rows: int
     row_word: str  # people's name of a row: the "line" of a CSV, the "row" of a Parquet file
+    first_row: int  # number of the first patient's line or row
     notes: tuple[str, ...] = ()  # what was noticed while reading it
-    numbers: NDArray[np.int64] | None = None  # (n,) of the lines; None: from 1
+    numbers: NDArray[np.int64] | None = None  # (n,) of the lines, where some are left out
     positions: NDArray[np.int64] | None = None  # (n,) of the rows among all in the file, from 0,
     # including those left out; None: none is
     row_hashes: NDArray[np.uint64] | None = None  # (n,) of every column of the row; None: unknown
@@ -94,7 +89,7 @@ class TextTable:
 
     def place(self, index: int) -> str:
         """Return where the patient with this index (from 0) stands in the file."""
-        number = index + 1 if self.numbers is None else self.numbers[index]
+        number = self.first_row + index if self.numbers is None else self.numbers[index]
         return f"{self.row_word} {number}"
 
 
@@ -132,10 +127,14 @@ def text_column(name: str, column: "pa.ChunkedArray") -> TextColumn:
         raise pa.ArrowException(f"column {name!r} is of type {column.type}") from None
     # `fill_null` and `to_numpy` import pandas if it is installed: half a second.
     encoded = column.combine_chunks().dictionary_encode(null_encoding="encode")
-    texts = [(text or "").strip() for text in encoded.dictionary.to_pylist()]
+    raw = [text or "" for text in encoded.dictionary.to_pylist()]
+    stripped, codes = [text.strip() for text in raw], np.from_dlpack(encoded.indices)
+    texts = raw if stripped == raw and raw.count("") < 2 else list(dict.fromkeys(stripped))
+    if texts is not raw:
+        position = {text: index for index, text in enumerate(texts)}
+        codes = np.array([position[text] for text in stripped], dtype=np.int64)[codes]
     typed = frozenset(texts) if is_number else frozenset()
-    codes = np.from_dlpack(encoded.indices).astype(np.int64, copy=False)
-    return text_column_of(texts, codes, typed)
+    return TextColumn(tuple(texts), codes.astype(np.int64), typed)
 
 
 class ColumnEncoder(dict[str, int]):
@@ -201,38 +200,66 @@ def shortened(text: str) -> str:
 
 
 RowHashes = NDArray[np.uint64]  # (n,)
+_FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd, so that no column's hash is lost
 
 
-def hashes_of_rows(columns: Mapping[str, TextColumn], num_rows: int) -> RowHashes:
-    """Return one hash per row (n,) of these named columns, independent of their order."""
+def hashes_of_rows(columns: Iterable[TextColumn], num_rows: int) -> RowHashes:
+    """Return one hash per row of these columns, independent of their order."""
+    return _summed(((_hashes_of_texts(c.texts, ""), c.codes) for c in columns), num_rows)
+
+
+def hashes_of_table(columns: Mapping[str, TextColumn], num_rows: int) -> RowHashes:
+    """Return the same, distinguishing two columns with the same texts."""
+    hashes = ((_hashes_of_texts(c.texts, name), c.codes) for name, c in columns.items())
+    return _summed(hashes, num_rows)
+
+
+def _summed(hashes: Iterable[tuple[RowHashes, NDArray[np.int64]]], num_rows: int) -> RowHashes:
     total = np.zeros(num_rows, dtype=np.uint64)
-    for name, column in columns.items():  # sums wrap around
-        each = (hash_of_text(f"{name}\0{shortened(text)}") for text in column.texts)
-        total += np.fromiter(each, dtype=np.uint64, count=len(column.texts))[column.codes]
+    with np.errstate(over="ignore"):
+        for of_texts, codes in hashes:
+            total += of_texts[codes] * _FACTOR
     return total
+
+
+def _hashes_of_texts(texts: Sequence[str], name: str) -> RowHashes:
+    """Return one hash for each text of a column, most of them at once: (texts,)."""
+    with np.errstate(over="ignore"):
+        short = [text if len(text) <= SHORT and text.isascii() else "" for text in texts]
+        first, second = np.array(short, dtype=f"S{SHORT}").view("<u8").reshape(-1, 2).T
+        hashes = mixed(mixed(first ^ np.uint64(hash_of_text(name))) + second)
+    for index, text in enumerate(texts):
+        if text and not short[index]:
+            hashes[index] = hash_of_text(f"{name}\0{shortened(text)}")
+    return hashes
 
 
 def mixed(values: RowHashes) -> RowHashes:
     """Return the hashes (n,) after splitmix64's finisher: every bit depends on every other."""
-    found = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    found = (found ^ (found >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return np.asarray(found ^ (found >> np.uint64(31)), dtype=np.uint64)
+    with np.errstate(over="ignore"):
+        found = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        found = (found ^ (found >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return np.asarray(found ^ (found >> np.uint64(31)), dtype=np.uint64)
 
 
 def hashes_of_arrays(arrays: Iterable[tuple[str, NDArray[Any]]], num_rows: int) -> RowHashes:
     """Return one hash per index of these named arrays (n, ...), independent of their order."""
     total = np.zeros(num_rows, dtype=np.uint64)
-    for name, array in arrays:
-        said = hash_of_text(name)
-        # Several numbers per index are hashed as bytes; those of a text depend on the longest.
-        is_raw = array.ndim > 1 and array.dtype.kind in "biuf"
-        each = (
-            hash_of_image(said, [np.ascontiguousarray(value).data])
-            if is_raw
-            else hash_of_text(f"{name}\0{value.tolist()}")
-            for value in array
-        )
-        total += np.fromiter(each, dtype=np.uint64, count=num_rows)
+    with np.errstate(over="ignore"):
+        for name, array in arrays:
+            said = hash_of_text(name)
+            # Several numbers per index are hashed as bytes; those of a text depend on the longest.
+            is_raw = array.ndim > 1 and array.dtype.kind in "biuf"
+            total += np.fromiter(
+                (
+                    hash_of_image(said, [np.ascontiguousarray(value).data])
+                    if is_raw
+                    else hash_of_text(f"{name}\0{value.tolist()}")
+                    for value in array
+                ),
+                dtype=np.uint64,
+                count=num_rows,
+            )
     return total
 
 
@@ -253,8 +280,13 @@ def hash_of_text(text: str) -> int:
 FILE = Path(__file__).with_name("total_words.toml")
 LOOKED_AT = 10  # rows at the end
 FEWEST_ROWS = 3  # of a table with a possible last row of totals
+FEWEST_ABOVE = 5  # rows needed to compare their sum or mean with the last one
+MOST_ROWS = 100_000  # of a table that somebody totals below it
 LONGEST = 60  # characters of a label
 BARE = 0.6  # of a row's cells have a value, at most
+MOSTLY_NUMBERS = 0.9
+FEWEST_MEANS = 2  # columns with a last number that is the mean of those above
+_NUMBER = re.compile(r"[+-]?\d+([.,]\d+)?")
 _COUNT = re.compile(r"\(?n\s*[=:]\s*\d+\)?", re.I)
 
 
@@ -279,7 +311,7 @@ def whole_table(
     kept = {name: columns[name] for name in header if name in columns and name in wanted}
     places = np.arange(1, num_rows + 1) if numbers is None else numbers
     num_totals = 0
-    if not footer_lines and (found := _total_rows(columns, num_rows)):
+    if not footer_lines and (found := _total_rows(columns, kept, num_rows)):
         first, last, named, are_at_end = found
         if are_at_end and footer_lines is not None:
             num_totals = num_rows - first
@@ -295,15 +327,18 @@ def whole_table(
         kept,
         num_rows,
         row_word,
+        1,
         tuple(notes),
         numbers,
         positions,
-        hashes_of_rows(columns, num_rows),
+        hashes_of_table(columns, num_rows),
         num_totals,
     )
 
 
-def _total_rows(found: Mapping[str, TextColumn], num: int) -> tuple[int, int, str, bool] | None:
+def _total_rows(
+    found: Mapping[str, TextColumn], wanted: Mapping[str, TextColumn], num: int
+) -> tuple[int, int, str, bool] | None:
     """Return the first and last row of totals, a description, and whether nothing follows."""
     if num < FEWEST_ROWS:
         return None
@@ -316,6 +351,8 @@ def _total_rows(found: Mapping[str, TextColumn], num: int) -> tuple[int, int, st
     for index, row in enumerate(rows, start):
         if label := _label(row, found, max(0, num - LOOKED_AT)):
             named[index] = label
+    if not named and num <= MOST_ROWS and (what := _computed(wanted)):
+        named[num - 1] = what
     if not named:
         return None
     first, last = min(named), max(named)
@@ -344,6 +381,7 @@ def _is_count(row: Mapping[str, str]) -> bool:
 
 
 def _label(row: Mapping[str, str], found: Mapping[str, TextColumn], end: int) -> str:
+    """Return the label of a row of totals; "" where there is none."""
     statistics, around = _words()
     for name, cell in row.items():
         words = re.findall(r"[^\W\d_]+", _plain(cell))
@@ -356,4 +394,28 @@ def _label(row: Mapping[str, str], found: Mapping[str, TextColumn], end: int) ->
         column = found[name]
         if (is_label or may_be) and not (column.codes[:end] == column.texts.index(cell)).any():
             return cell
+    return ""
+
+
+def _computed(columns: Mapping[str, TextColumn]) -> str:
+    """Return which function of the numbers above the last row holds; "" where none does."""
+    sums = means = num = 0
+    for column in columns.values():
+        texts = [text.replace(",", ".") for text in column.texts]
+        values = np.array([float(t) if _NUMBER.fullmatch(t) else np.nan for t in texts])
+        rows = values[column.codes]
+        has_text = np.array([text != "" for text in texts])[column.codes]
+        above, last = rows[:-1][~np.isnan(rows[:-1])], rows[-1]
+        if np.isnan(last) or len(above) < max(FEWEST_ABOVE, MOSTLY_NUMBERS * has_text[:-1].sum()):
+            continue
+        num += 1
+        decimals = len(texts[column.codes[-1]].partition(".")[2])
+        close = 0.51 * 10.0**-decimals
+        is_new = last > above.max() or last < above.min()
+        sums += bool(is_new and abs(last - above.sum()) <= close + 1e-9 * abs(last))
+        means += bool(abs(last - above.mean()) <= close and not (above == last).any())
+    if sums and 2 * sums >= num:
+        return "the sums of the rows above"
+    if means >= FEWEST_MEANS and 2 * means >= num:
+        return "the means of the rows above"
     return ""

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from erosion_client.dataset.local_dataset import LocalDataset
-from erosion_client.dataset.single_column import outcome_of, strength
+from erosion_client.dataset.single_column import outcome_of, strength, strength_held_out
 from erosion_client.evaluation.explanation import (
     coefficients,
     dependence,
@@ -235,19 +235,20 @@ def _best_column(dataset: LocalDataset) -> BestColumn | None:
     if not isinstance(task, TabularTask):
         return None
     is_cross_fitted = dataset.study.evaluation.folds is not None
-    trained = None
     if is_cross_fitted:
         outcome = outcome_of(task, dataset.outcomes)
     else:
         parts = dataset.trained_outcomes, dataset.tested_outcomes
         outcome = outcome_of(task, np.concatenate(parts))
         trained = np.arange(len(outcome)) < len(parts[0])
-    found = {
-        feature.name: strength(
-            values, outcome, trained, is_category=isinstance(feature, CategoryFeature)
+    found: dict[str, float] = {}
+    for feature, values in dataset.columns(every=is_cross_fitted):
+        is_category = isinstance(feature, CategoryFeature)
+        found[feature.name] = (
+            strength(values, outcome, is_category=is_category)
+            if is_cross_fitted
+            else strength_held_out(values, outcome, trained, is_category=is_category)
         )
-        for feature, values in dataset.columns(every=is_cross_fitted)
-    }
     name = max(found, key=found.__getitem__)
     return BestColumn(name=name, measure=told(found[name])) if found[name] else None
 

@@ -2,7 +2,7 @@
 
 import difflib
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import starmap
 from typing import Literal
@@ -25,12 +25,10 @@ from erosion_client.scaffold.value_words import (
     value_map,
 )
 from erosion_client.scaffold.vocabulary import (
-    AGE,
     BEGIN,
     BIRTH,
     END,
     SAME_WORDS,
-    STAY,
     changes,
     header_unit,
     mentions,
@@ -49,10 +47,16 @@ ALIKE_AS_IT_IS = 0.8  # agreement from which no change of unit is tried
 SAME = 0.9  # similarity of synonymous names
 SHORTEST_BEGINNING = 3  # letters
 LIKE_A_VALUE = 0.7  # similarity of a name that is like one of the column's values
-TIMES: Mapping[Literal["years_between", "days_between"], tuple[Iterable[str], ...]] = {
-    "years_between": (AGE, BIRTH, (*BEGIN, *END)),
-    "days_between": (STAY, BEGIN, END),
-}  # words in the names of the number, and of the two dates
+# Words in the names of numbers that may be the time between two dates, and of the dates.
+TIMES: tuple[
+    tuple[
+        Literal["years_between", "days_between"], tuple[str, ...], tuple[str, ...], tuple[str, ...]
+    ],
+    ...,
+] = (
+    ("years_between", ("age", "alter", "edad"), BIRTH, (*BEGIN, *END)),
+    ("days_between", ("stay", "los", "dauer", "duree", "followup", "time", "days"), BEGIN, END),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +77,20 @@ class Match:
     thousands: str = ""  # mark between groups of three digits
     between: TimeBetween | None = None  # dates from which it may be derived
     forms: tuple[str, ...] = ()  # their possible formats; several: only people know which
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether only the name is to be written."""
+        open_ends = (
+            self.values,
+            self.others,
+            self.unknown,
+            self.unsaid,
+            self.odd,
+            self.limits,
+            self.thousands,
+        )
+        return not any((*open_ends, self.unit, self.between))
 
 
 def match_columns(task: TabularTask, profiles: Sequence[Profile]) -> list[Match]:
@@ -139,6 +157,7 @@ def _match(column: NumberFeature | CategoryFeature | CodedColumn, profile: Profi
 
 
 def _alike(one: str, other: str) -> float:
+    """Return the similarity of two names, from 0 to 1; 0.95 for known synonyms."""
     first, second = plain_name(one), plain_name(other)
     if first == second:
         return 1.0
@@ -154,13 +173,9 @@ def _by_its_values(column: NumberFeature | CategoryFeature | CodedColumn, name: 
     """Return the similarity of a yes-no column with the name of a value, such as "death"."""
     if isinstance(column, NumberFeature):
         return 0.0
-    known = _values_of(column)
+    known = column.categories if isinstance(column, CategoryFeature) else tuple(column.codes)
     like = [value for value in known if not value.isdecimal() and _alike(value, name) >= SAME]
     return LIKE_A_VALUE if len(like) == 1 and len(known) == 2 else 0.0
-
-
-def _values_of(column: CategoryFeature | CodedColumn) -> Sequence[str]:
-    return column.categories if isinstance(column, CategoryFeature) else tuple(column.codes)
 
 
 def _number_fit(column: NumberFeature, profile: Profile) -> tuple[float, UnitChange | None]:
@@ -223,7 +238,7 @@ def _from_dates(
     if not isinstance(column, NumberFeature):
         return nothing
     dates = [profile for profile in profiles if profile.date_formats]
-    for kind, (words, first, second) in TIMES.items():
+    for kind, words, first, second in TIMES:
         if not mentions(column.name, words):
             continue
         starts = [p for p in dates if mentions(p.name, first)]
@@ -242,7 +257,7 @@ def _code_fit(
     column: CategoryFeature | CodedColumn, profile: Profile
 ) -> tuple[float, ValueMap, tuple[str, ...]]:
     """Return the share of rows understood, the spellings that need a map, and the unknown."""
-    known = _values_of(column)
+    known = column.categories if isinstance(column, CategoryFeature) else tuple(column.codes)
     parse = feature_parser(column) if isinstance(column, CategoryFeature) else target_parser(column)
     if len(set(one_spelling(profile.counts).values())) > 3 * len(known) + 3:
         return 0.0, ValueMap(), ()
@@ -265,7 +280,7 @@ def _code_fit(
 
 def _turned(spelt: ValueMap, column: CategoryFeature | CodedColumn, profile: Profile) -> ValueMap:
     """Map yes to no and no to yes, to be confirmed, where only the names turn the meaning."""
-    known = _values_of(column)
+    known = column.categories if isinstance(column, CategoryFeature) else tuple(column.codes)
     answers = {value: plain_value(value) for value in known}
     if len(known) != 2 or not {*answers.values()} <= YES | NO:
         return spelt

@@ -34,7 +34,6 @@ from erosion_client.scaffold.vocabulary import (
     is_person,
     is_place,
     mixed_units,
-    words_in,
 )
 
 Kind = Literal["number", "category", "identifier", "date", "text", "constant", "empty"]
@@ -52,7 +51,21 @@ MEASURED = re.compile(
 MOSTLY_GROUPED = 0.7  # of a column's texts
 NUMBER = re.compile(r"[+-]?\d+([.,]\d+)?")  # with either decimal mark
 CODE = re.compile(r"0\d+|\d+[eE]\d+|\d+_\d+")  # that floating point would also read
-DATES = tuple(words_in("vocabulary.toml")["dates"]["forms"])  # as `strptime` has them
+DATES = (
+    *(
+        "%Y-%m-%d",
+        "%d.%m.%Y",
+        "%d/%m/%Y",
+        "%m/%d/%Y",
+        "%d-%m-%Y",
+        "%m-%d-%Y",
+        "%Y/%m/%d",
+        "%Y.%m.%d",
+    ),
+    *("%d.%m.%y", "%d/%m/%y", "%m/%d/%y", "%d-%m-%y", "%m-%d-%y", "%y-%m-%d"),
+    *("%d %b %Y", "%d-%b-%Y", "%d%b%Y", "%d-%b-%y", "%d %B %Y", "%b %d, %Y", "%B %d, %Y"),
+    *("%Y%m%d", "%d%m%Y", "%m%d%Y"),
+)
 MOSTLY_DATES = 0.9  # of a column's texts, in any format
 HEX = re.compile(r"[0-9a-f]{8,}(-[0-9a-f]{4,})*", re.I)  # the form of pseudonyms, also with hyphens
 FIRST_YEAR = 1850  # of a date; 31.12.0020 is a slip
@@ -141,7 +154,7 @@ def profile_of(name: str, column: TextColumn, decimal: str = ".") -> Profile:
     mixed, main = None, {text: parsed[text] for text in said if text not in odd}
     if is_number:
         mixed = mixed_units(name, _rows(main, said))
-        if mixed is not None:
+        if mixed is not None and mixed.is_named:
             main = {t: v for t, v in main.items() if (v < mixed.cut) == mixed.main_is_below}
         apart = standing_apart(main, said)
         main = {text: value for text, value in main.items() if text not in apart}
@@ -173,6 +186,7 @@ def profile_of(name: str, column: TextColumn, decimal: str = ".") -> Profile:
 
 
 def _limit(text: str, decimal: str, thousands: str) -> float | None:
+    """Return a replacement beyond a limit, half of a lower one; None for any other text."""
     found = LIMIT.fullmatch(text)
     value = _number(found[2], decimal, thousands) if found else math.nan
     return None if found is None or math.isnan(value) else value / (2 if found[1] in "<≤" else 1)
@@ -184,6 +198,7 @@ def _is_number(text: str) -> bool:
 
 
 def _rows(values: Mapping[str, float], counts: Mapping[str, int]) -> NDArray[np.float64]:
+    """Return the value of every row that has one."""
     return np.repeat([*values.values()], [counts[text] for text in values])
 
 
@@ -243,7 +258,11 @@ def _thousands(texts: Collection[str], decimal: str) -> str:
 
 
 def _number(text: str, decimal: str, thousands: str) -> float:
-    value = NumberMarks(decimal, thousands).number(text)
+    plain = NumberMarks(decimal, thousands).plain(text)
+    try:
+        value = math.nan if plain is None else float(plain)
+    except ValueError:
+        return math.nan
     return value if math.isfinite(value) else math.nan
 
 

@@ -1,7 +1,7 @@
 """Columns that number patients or rows: the key that identifies several rows of one patient."""
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
 
 import numpy as np
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from erosion_client.dataset.column_values import MISSING_MARKERS
 from erosion_client.dataset.preparation import nearly_bare, on_other_rows, stand_apart
-from erosion_client.dataset.single_column import seem_assigned
+from erosion_client.dataset.single_column import OutcomeValues, seem_assigned, suspicion
 from erosion_client.dataset.sources.data_source import DataSource, TableSource
 from erosion_client.dataset.study_columns import columns_of
 from erosion_client.dataset.text_table import TextTable
@@ -19,9 +19,11 @@ from erosion_client.scaffold.column_profile import (
     MOST_ROWS,
     NUMBER,
     YES_AND_NO,
+    Kind,
     Profile,
     profile_of,
 )
+from erosion_client.scaffold.value_words import in_order, one_spelling
 from erosion_client.scaffold.vocabulary import (
     header_unit,
     is_id,
@@ -36,6 +38,7 @@ from erosion_client.scaffold.vocabulary import (
 from erosion_common.study.study import Study
 from erosion_common.tasks.features import CategoryFeature, NumberFeature
 from erosion_common.tasks.inputs import TabularTask
+from erosion_common.tasks.task import Floats
 
 
 def likely_key(profiles: Sequence[Profile]) -> Profile | None:
@@ -62,6 +65,16 @@ def rows_of_patients(key: Profile) -> str:
     """Return the start of a remark: "pid: 144 rows of 60 patients, it seems"."""
     rows = sum(key.counts.values())
     return f"{key.name}: {rows} rows of {len(key.counts)} patients, it seems"
+
+
+def merged_cells(key: Profile | None) -> str:
+    """Return a remark where a key is on the first of several rows alone; "" where it is not."""
+    if key is None or repeats(key) or not is_patient_key(key.name) or not key.num_missing:
+        return ""
+    return (
+        f"{key.name}: no value on {key.num_missing} of {key.num_rows} rows, as where cells were"
+        " merged: write each patient's on all of its rows, or these count as other patients"
+    )
 
 
 def undeclared_key(source: DataSource, study: Study) -> Profile | None:
@@ -109,40 +122,73 @@ def _numbers_patients(
     return (any(map(is_key, names)) and is_whole and are_few_rows) or seem_assigned(values)
 
 
-_WHY = words_in("reasons.toml")  # why a column is no feature, by its kind and more
-PLAINLY_NONE = tuple(_WHY[kind] for kind in ("text", "constant", "empty"))  # only in the file
+WHY: Mapping[Kind, str] = {
+    "identifier": "it seems to identify patients (patient under [data] of the site file)",
+    "date": "it holds dates (make an age of them: [data.derive] of the site file)",
+    "text": "it holds free text, or too many categories",
+    "constant": "all its values are the same",
+    "empty": "it has no values",
+    "number": "it holds numbers",
+    "category": "it has too many categories",
+}
+PLAINLY_NONE = (WHY["text"], WHY["constant"], WHY["empty"])  # only in the file
+NUMBERED = (
+    "it seems by its values to number patients or rows: whole numbers, nearly all different (if it"
+    " is a measurement, add it to features, with its unit)"
+)
+NAMES = "it seems to hold people's names (if it holds none, add it to features)"
+CODES_OF_MANY = (
+    "it seems to hold codes, too many for categories (if it is a number, add it to features)"
+)
+
+ONE_OR_NONE = (
+    "it has one value, and rows without any (if these mean no, as where only a yes is marked, write"
+    " that into the table)"
+)
+WITH_UNITS = (
+    "it seems to hold numbers with a unit or a second number with them (export it as numbers alone)"
+)
+NUMBERS_AND_WORDS = (
+    "it holds numbers, and words in many rows, such as {words} (write what they mean as numbers, or"
+    " leave these cells empty)"
+)
 MOSTLY = 0.9  # of a column's rows
 
 
 def why_no_feature(profile: Profile) -> str:
     """Return why a column is left out; "" where a model may read it."""
     if profile.kind not in ("empty", "constant", "identifier", "date") and is_place(profile.name):
-        return str(_WHY["place"])
+        return (
+            "it seems to name a hospital, ward or centre (if several hospitals are in this table,"
+            " make a table of each; if it is something else, add it to features)"
+        )
     if profile.kind in ("number", "category"):
-        return str(_WHY["numbered"]) if is_numbered(profile) else ""
+        return NUMBERED if is_numbered(profile) else ""
     return why_not(profile)
 
 
 def why_not(profile: Profile) -> str:
     """Return why a model cannot read or predict a column with this one's content."""
-    kind, counts = profile.kind, profile.counts
-    words = [text for text in counts if not NUMBER.fullmatch(text)]
-    rows = sum(counts.values())
-    measured = sum(num for text, num in counts.items() if MEASURED.match(text))
-    which: str = kind
-    if kind == "date" and not profile.date_formats:
-        which = "dates_in_several_forms" if words else "dates_as_numbers"
-    elif kind == "text" and is_person(profile.name):
-        which = "people"
-    elif kind == "text" and profile.values:
-        which = "codes"
-    elif kind == "text" and measured >= MOSTLY * rows:  # such as 45 % and 120/80
-        which = "with_units"
-    elif kind == "text" and 2 * sum(counts[text] for text in words) < rows:
-        which = "numbers_and_words"
-    elif kind == "constant" and profile.num_missing:
-        which = "one_or_none"
-    return str(_WHY[which]).replace("WORDS", ", ".join(map(repr, words[:3])))
+    words = [text for text in profile.counts if not NUMBER.fullmatch(text)]
+    if profile.kind == "date" and not profile.date_formats and words:
+        some = ", ".join(map(repr, words[:3]))
+        return f"it seems to hold dates in several forms, such as {some} (write all in one form)"
+    if profile.kind == "date" and not profile.date_formats:
+        return "it seems to hold dates as numbers of days or seconds (write them as dates)"
+    if profile.kind == "text" and is_person(profile.name):
+        return NAMES
+    if profile.kind == "text" and profile.values:
+        return CODES_OF_MANY
+    all_rows = sum(profile.counts.values())
+    measured = sum(num for text, num in profile.counts.items() if MEASURED.match(text))
+    if profile.kind == "text" and measured >= MOSTLY * all_rows:  # such as 45 % and 120/80
+        return WITH_UNITS
+    rows = sum(profile.counts[text] for text in words)
+    if profile.kind == "text" and 2 * rows < all_rows:
+        return NUMBERS_AND_WORDS.format(words=", ".join(map(repr, words[:3])))
+    if profile.kind == "constant" and profile.num_missing:
+        return ONE_OR_NONE
+    return WHY[profile.kind]
 
 
 MANY_BARE = 0.3  # of the rows with an outcome, without nearly any feature
@@ -175,6 +221,27 @@ def key_to_join_by(
 BY_NAME = "its name says that it is known only afterwards"
 
 
+def telling(
+    table: TextTable, profiles: Sequence[Profile], target: str, time: str | None = None
+) -> dict[str, str]:
+    """Return columns that may be target leakage, and the reason.
+
+    Whether they have a value at all also counts: a cause of death, or its date, shows who died.
+    `time`: the follow-up time, where `target` is whether the event happened.
+    """
+    by_name = {profile.name: profile for profile in profiles}
+    kept, outcome = _outcome(table, by_name, target, time)
+    found: dict[str, str] = {}
+    for profile in profiles:
+        if profile.name in (target, time):
+            continue
+        values, is_category = _values(table, profile)
+        why = suspicion(values[kept], outcome, is_category=is_category)
+        if why or (is_known_afterwards(profile.name) and not why_no_feature(profile)):
+            found[profile.name] = why or BY_NAME
+    return found
+
+
 def is_known_afterwards(name: str) -> bool:
     """Return whether a column's name marks data from after the outcome, in several languages."""
     said = f" {' '.join(words_of(name))} "
@@ -192,3 +259,49 @@ def _patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
 
     afterwards = [word for language in words["afterwards"].values() for word in language]
     return any_of(afterwards), any_of(words["before"]["words"])
+
+
+def _outcome(
+    table: TextTable, profiles: Mapping[str, Profile], target: str, time: str | None
+) -> tuple[NDArray[np.bool_], OutcomeValues]:
+    """Return which rows (n,) have the outcome, and its value there."""
+    column = profiles[target]
+    if time is not None:
+        times, events = _numbers(table, profiles[time]), _codes(table, target)
+        kept = ~np.isnan(times) & ~np.isnan(events)
+        return kept, OutcomeValues("survival", np.column_stack([times, events > 0])[kept])
+    if column.kind == "number":
+        numbers = _numbers(table, column)
+        return (kept := ~np.isnan(numbers)), OutcomeValues("regression", numbers[kept])
+    codes = _codes(table, target)
+    return (kept := ~np.isnan(codes)), OutcomeValues("classification", codes[kept])
+
+
+def _numbers(table: TextTable, profile: Profile) -> Floats:
+    """Return (n,) numbers of a column's rows, NaN where there is none."""
+    column = table.columns[profile.name]
+    return np.array([profile.values.get(text, np.nan) for text in column.texts])[column.codes]
+
+
+def _codes(table: TextTable, name: str) -> Floats:
+    """Return (n,) codes of a column's words, in any spelling; NaN where there is none."""
+    column = table.columns[name]
+    known = [text.lower() not in MISSING_MARKERS for text in column.texts]
+    said = [text for text, is_known in zip(column.texts, known, strict=True) if is_known]
+    spelt = one_spelling(said)
+    texts = [spelt.get(text, "") for text in column.texts]
+    ordered = in_order(texts)  # those without the event come first
+    codes = np.array([ordered.index(text) for text in texts], dtype=np.float64)
+    codes[~np.array(known, dtype=bool)] = np.nan
+    return codes[column.codes]
+
+
+def _values(table: TextTable, profile: Profile) -> tuple[Floats, bool]:
+    """Return (n,) values of a column's rows, and whether they are categories."""
+    if profile.kind in ("number", "identifier") and profile.values:
+        return _numbers(table, profile), False
+    if profile.kind == "category":
+        return _codes(table, profile.name), True
+    column = table.columns[profile.name]
+    is_there = np.array([text in profile.counts for text in column.texts], dtype=np.float64)
+    return is_there[column.codes], True

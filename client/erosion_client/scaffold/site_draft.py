@@ -1,19 +1,15 @@
 """`erosion site new`: a site file that maps a hospital's columns, as far as possible."""
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from erosion_client.dataset.column_values import BELOW_A_LIMIT
+import numpy as np
+
+from erosion_client.dataset.column_values import BELOW_A_LIMIT, toml_key
 from erosion_client.scaffold.column_match import Match
 from erosion_client.scaffold.column_profile import NUMBER, Profile
-from erosion_client.scaffold.column_roles import (
-    PLAINLY_NONE,
-    likely_key,
-    repeats,
-    rows_of_patients,
-    why_not,
-)
+from erosion_client.scaffold.column_roles import PLAINLY_NONE, likely_key, repeats, why_not
 from erosion_client.scaffold.vocabulary import is_person, unit_text
 
 MOST_ODD = 10  # non-numeric values of a number, listed one by one
@@ -91,9 +87,7 @@ def _patient(profiles: Sequence[Profile], joined_by: str | None) -> list[str]:
         return []
     line = f"patient = {quoted(name)}"
     if joined_by or repeats(key):
-        what = "rows with the same value are of one patient"
-        said = what if joined_by or key is None else escaped(rows_of_patients(key))
-        return [f"{line}  # {said}"]
+        return [f"{line}  # rows with the same value are of one patient"]
     return [f"# ? {line}  # if several rows can be of one patient"]
 
 
@@ -186,9 +180,7 @@ def _values(matches: Sequence[Match], profiles: Sequence[Profile], accept: float
             f"{'' if is_written(match, text, accept) else '# ? '}{quoted(text)} = {quoted(meant)}"
             for text, meant in match.values.items()
         ]
-        for other in match.others:  # in another language
-            pairs = (f"{quoted(text)} = {quoted(meant)}" for text, meant in other.items())
-            lines.append(f"# or: {', '.join(pairs)}")
+        lines += [f"# or: {_pairs(other, quoted)}" for other in match.others]
         for text in match.unsaid:
             times = counts[str(match.local)].get(text)  # that may as well be measured
             often = f" {times} rows" if times else ""
@@ -230,9 +222,53 @@ def _limits(matches: Sequence[Match]) -> list[str]:
     return lines
 
 
+def _pairs(values: Mapping[str, str], form: Callable[[str], str] = str) -> str:
+    return ", ".join(f"{form(text)} = {form(meant)}" for text, meant in values.items())
+
+
 def is_written(match: Match, text: str, accept: float) -> bool:
     """Return whether a spelling is written uncommented, not as a proposal."""
     return match.confidence >= accept and text not in match.asked
+
+
+def in_words(match: Match, accept: float) -> Iterator[str]:
+    """Yield what the file contains of a proposal, and what a person must decide, by line."""
+    if match.between is not None:
+        made = f"{match.between.start} and {match.between.end}"
+        which = f"; which form is it, {' or '.join(match.forms)}?" if len(match.forms) > 1 else ""
+        yield f"{match.column}: made of {made}? proposed{which}"
+    elif match.local is None:
+        yield f"{match.column}: no column seems to hold it"
+    elif match.local != match.column or not match.is_plain:
+        found = f"{match.local!r}, {match.confidence:.2f}"
+        if match.local != match.column:  # otherwise there is no line to write
+            found += ", written" if match.confidence >= accept else ", proposed"
+        yield f"{match.column}: {found}"
+        yield from (f"  {line}" for line in _values_in_words(match, accept))
+
+
+def _values_in_words(match: Match, accept: float) -> Iterator[str]:
+    if match.unit is not None:
+        yield f"in another unit? x {unit_text(match.unit)} proposed"
+    spelt: dict[str, list[str]] = {}
+    for local, meant in match.values.items():
+        how = "written" if is_written(match, local, accept) else "proposed"
+        spelt.setdefault(how, []).append(f"{local} = {meant}")
+    for how, values in spelt.items():
+        yield f"values, {how}: {', '.join(values)}"
+    for other in match.others:
+        yield f"or, in another language: {_pairs(other)}"
+    if match.unknown:
+        yield f"not understood: {', '.join(match.unknown[:8])}"
+    if match.limits:
+        yield f"beyond a limit: {', '.join(map(repr, match.limits[:4]))}; half of it? proposed"
+    if match.odd:
+        yield f"no numbers: {', '.join(map(repr, match.odd[:4]))}"
+    if match.unsaid:
+        yield f"not known? {', '.join(map(repr, match.unsaid[:8]))} proposed"
+
+
+FEWEST = 10  # patients; a category of fewer is pointed out before the file is passed on
 
 
 def quoted(text: str) -> str:
@@ -240,6 +276,16 @@ def quoted(text: str) -> str:
     return f'"{escaped(text)}"'
 
 
+def missing_line(text: str, column: str) -> str:
+    """Return the site file's line for a text that means a missing value."""
+    return f'{quoted(text)} = "" under [data.values.{toml_key(column)}]'
+
+
 def escaped(text: str) -> str:
     """Return the text as TOML has it between quotation marks, on one line."""
     return json.dumps(text, ensure_ascii=False)[1:-1].replace("\x7f", "\\u007f")
+
+
+def short(value: float) -> str:
+    """Return the number with two significant digits."""
+    return repr(float(np.format_float_positional(float(f"{value:.2g}"), trim="0")))

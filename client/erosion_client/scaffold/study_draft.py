@@ -2,46 +2,83 @@
 
 import math
 import re
-from collections.abc import Iterable, Sequence
-from importlib.resources import files
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 
-from erosion_client import scaffold
 from erosion_client.dataset.column_values import toml_key
 from erosion_client.dataset.single_column import is_code, to_be_asked_about
 from erosion_client.scaffold.column_profile import Profile
 from erosion_client.scaffold.column_roles import (
-    BY_NAME,
     PLAINLY_NONE,
-    is_known_afterwards,
     likely_key,
+    merged_cells,
     repeats,
     rows_of_patients,
     why_no_feature,
     why_not,
 )
-from erosion_client.scaffold.site_draft import escaped, quoted
+from erosion_client.scaffold.site_draft import FEWEST, escaped, missing_line, quoted, short
 from erosion_client.scaffold.value_words import (
     Direction,
     direction,
     in_one_spelling,
     in_order,
-    one_spelling,
+    other_spellings,
     seems_unknown,
 )
 from erosion_client.scaffold.vocabulary import header_unit
 from erosion_common.errors import DataError
 from erosion_common.settings.names import canonical
-from erosion_common.support.text import some
 
 FEWEST_FOR_TYPICAL = 20  # values
-FEWEST = 10  # patients; a category of fewer is pointed out before the file is passed on
 # Patients: a fifth of these is enough for figures; cross-fitting was measured up to about here.
 # See docs/evaluation.md.
 CROSS_FITTED = range(60, 401)
 SHOWN = 8  # columns of a remark
+_HEAD = """\
+# {name}: predict {target}. A first draft, made from {file}; go through it before you hand it on.
+# It goes to every hospital of the study. It holds names of columns, ranges rounded outwards and
+# categories, and no patient's values. `erosion schema study` lists every key.
+
+name = "{name}"  # of the study; limits of the sites and the run's folder use it
+user = "{user}"  # the hospital that the model is made for; "all": one for each of them
+hospitals = [{hospitals}]  # as each site file's `name` has it
+rounds = 30  # of every arm; in each, every hospital trains and sends an update
+seed = 0  # the same seed gives the same simulation, not the same deployment
+
+scaling = "federated"  # columns, by means and deviations over all hospitals' training patients
+
+[model]  # the same at every hospital
+name = "logistic"{model}
+
+[training]  # of each hospital, in every round
+epochs = 1  # passes over its patients
+batch_size = 16  # patients of a step
+learning_rate = 0.1  # size of a step
+
+# What is compared. Every arm runs for all rounds, with the same hospitals.
+[arms.weight_erosion]  # erodes the weight of hospitals that are unlike the user
+preset = "recommended"  # slowly, by numbers of patients, with an output bias per hospital
+[arms.fedavg]          # averages everyone by number of patients
+[arms.local]           # the user alone
+
+[evaluation]  # on the user's patients, by models that were not trained on them
+{tested}
+# The verdict compares weight_erosion with the best of local training, a ridge regression and
+# boosted trees of the user's training patients alone, chosen inside these.
+
+[federation]
+start = "all"  # waits for every hospital; "quorum" begins without those that are late
+quorum = {quorum}  # hospitals that a round needs, the user among them
+
+[task]
+kind = "tabular"  # a row of a table for each patient
+{outcome}
+missing = "impute"  # a number: the mean; a category: a separate input. "refuse" or "drop"
+"""
 
 
 def study_draft(
@@ -53,8 +90,11 @@ def study_draft(
     user: str,
     file: Path,
     time: str | None = None,
+    telling: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[str, list[str]]:
     """Return the file's text, and what a person should check. Raises DataError.
+
+    `telling`: columns that may be target leakage, and why.
 
     `target` and `time` are existing columns. With `time`, the follow-up time, `target` is whether
     the event happened.
@@ -67,7 +107,7 @@ def study_draft(
     for name_of_number in filter(None, (target, time)):
         if by_name[name_of_number].kind == "number":
             remarks += _remarks(by_name[name_of_number])
-    other = [remark for profile in profiles if (remark := _other_spellings(profile))]
+    spelt = [remark for profile in profiles if (remark := _spelt(profile))]
     profiles = [*by_name.values()]
     features: list[str] = []
     left_out: dict[str, list[str]] = {}  # why -> columns
@@ -77,10 +117,9 @@ def study_draft(
         if why := why_no_feature(profile):
             left_out.setdefault(why, []).append(profile.name)
         else:
-            if is_known_afterwards(profile.name):
-                features.append(
-                    f"  # ? {escaped(profile.name)}: {BY_NAME}; take it out if it is so"
-                )
+            if profile.name in telling:
+                line = f"  # ? {escaped(profile.name)}: {telling[profile.name]}; take it out if it"
+                features.append(f"{line} is known only after the outcome")
             features.append(_feature(profile))
             remarks += _remarks(profile)
     remarks += [
@@ -88,10 +127,14 @@ def study_draft(
         for why, names in left_out.items()
         if why not in PLAINLY_NONE
     ]
-    late = [name for name in by_name if is_known_afterwards(name) and name not in (target, time)]
-    remarks += [f"{name}: {BY_NAME}; make no feature of it if it is so" for name in late]
-    remarks += other
+    remarks += [
+        f"{name}: {why}; make no feature of it if it is known only afterwards"
+        for name, why in telling.items()
+    ]
+    remarks += spelt
+    remarks += _two_marks([p for p in profiles if p.kind == "number" and not why_no_feature(p)])
     key, num_patients = likely_key(profiles), by_name[target].num_rows
+    remarks += filter(None, [merged_cells(key)])
     if key is not None and repeats(key):
         num_patients = len(key.counts)
         remarks.append(
@@ -103,8 +146,7 @@ def study_draft(
         raise DataError(
             f"{file} has no column that a model could read, but for the target.{reasons}"
         )
-    template = files(scaffold).joinpath("study.template").read_text(encoding="utf-8")
-    text = template.format(
+    text = _HEAD.format(
         name=name,
         target=target,
         file=file.name,
@@ -114,14 +156,18 @@ def study_draft(
         model='  # or "mlp", with hidden = [32]',
         outcome=outcome,
         tested=_tested(num_patients, is_class="classes = [" in outcome),
-        features="\n".join(features),
-        left_out="".join(
-            f"# {escaped(column)}: left out, {why}\n"
-            for why, columns in left_out.items()
-            for column in columns
-        ),
     )
-    return text, remarks
+    lines = [
+        text,
+        "# Fill in the units, so that a wrong one is noticed. Values out of range are refused.",
+        "# `typical` is about the middle half of the values. Nothing is refused by it; it tells",
+        "# columns and units apart (`erosion site new`, `check`). You may leave it out.",
+        "features = [",
+        *features,
+        "]",
+    ]
+    lines += [f"# {escaped(n)}: left out, {why}" for why, names in left_out.items() for n in names]
+    return "\n".join(lines) + "\n", remarks
 
 
 def _tested(num_patients: int, *, is_class: bool) -> str:
@@ -151,7 +197,7 @@ def _typical(profile: Profile) -> str:
     """Return the middle half of the values, where there are enough to identify nobody."""
     if len(profile.numbers) < FEWEST_FOR_TYPICAL:
         return ""
-    low, high = (_short(float(q)) for q in np.percentile(profile.numbers, (25, 75)))
+    low, high = (short(float(q)) for q in np.percentile(profile.numbers, (25, 75)))
     return f", typical = [{low}, {high}]" if float(low) < float(high) else ""
 
 
@@ -176,61 +222,108 @@ def rounded_outwards(low: float, high: float) -> tuple[float, float]:
 
 
 def _remarks(profile: Profile) -> list[str]:
-    """Return what may not be measured, not known, or too rare to be disclosed."""
-    name, counts, found = profile.name, profile.counts, []
-    texts = [*profile.limits[:SHOWN], *profile.not_numbers]
-    if profile.thousands:
-        texts += [text for text in counts if profile.thousands in text][:1]
-    if texts:
-        rows = sum(counts[text] for text in {*profile.limits, *profile.not_numbers, *texts})
-        found.append(f"{name}: {_some([*map(repr, texts)])} ({rows} of {profile.num_rows} rows)")
-        found[-1] += ": each site file says how these are read; `erosion site new` proposes it"
-    if profile.mixed is not None:
-        found.append(f"{name}: {profile.mixed}; if they are, export it in one unit")
-        found[-1] += ". The range is that of the others"
-    asked = to_be_asked_about(profile.values, counts) if profile.mixed is None else ()
-    asked = asked if profile.kind in ("number", "category") else ()
-    if unsaid := [*profile.unsaid, *asked]:
-        rows = sum(counts.get(text, 0) for text in unsaid)  # those that the range holds
-        often = f" ({rows} of {profile.num_rows} rows)" if rows else ", left out of the range"
+    found = []
+    if profile.not_numbers:
+        some = ", ".join(map(repr, profile.not_numbers[:3]))
         found.append(
-            f"{name}: “not known”? {_some([*map(repr, unsaid)])}{often}; each site file says so"
-            f" ({_missing(unsaid[0], name)})"
+            f"{profile.name}: {some} are no numbers; each site file maps them to numbers, or says"
+            f" that they are missing ({missing_line(profile.not_numbers[0], profile.name)})"
+        )
+    if profile.limits:
+        some = ", ".join(map(repr, profile.limits[:3]))
+        rows = sum(profile.counts[text] for text in profile.limits)
+        found.append(
+            f"{profile.name}: {some} ({rows} of {profile.num_rows} rows) lie beyond a limit; each"
+            f' site file says what is read: {toml_key(profile.name)} = "half" or "limit" under'
+            " [data.limits], or, where they are to be missing,"
+            f" {missing_line(profile.limits[0], profile.name)}, and so on"
+        )
+    found += remarks_on_values(profile)
+    if profile.thousands:
+        found.append(
+            f'{profile.name}: digits seem to be grouped by "{profile.thousands}"; declare it as'
+            " thousands in the site file"
         )
     if profile.kind == "category":
-        if rare := [text for text, count in counts.items() if count < FEWEST]:
+        rare = [text for text, count in profile.counts.items() if count < FEWEST]
+        if rare:
             found.append(
-                f"{name}: {', '.join(map(repr, rare[:5]))} are of fewer than {FEWEST} patients; see"
-                " whether they may be disclosed to the other hospitals"
+                f"{profile.name}: {', '.join(map(repr, rare[:5]))} are of fewer than {FEWEST}"
+                " patients; see whether they may be disclosed to the other hospitals"
             )
-        if unsaid := [text for text in counts if _is_unknown(text, counts)]:
+        unsaid = [text for text in profile.counts if _is_unknown(text, profile.counts)]
+        if unsaid:
             found.append(
-                f"{name}: {_some([*map(repr, unsaid)])} is read as a category; for “not known” each"
-                f" site file says so ({_missing(unsaid[0], name)}), and the category goes"
+                f"{profile.name}: {', '.join(map(repr, unsaid[:SHOWN]))} is read as a category; for"
+                f" “not known” each site file says so ({missing_line(unsaid[0], profile.name)}),"
+                " and the category goes"
             )
-        if all(re.fullmatch(r"-?\d+", text) for text in counts):
-            found.append(f"{name}: taken for codes; if it is a measurement, give a range")
+        if all(re.fullmatch(r"-?\d+", text) for text in profile.counts):
+            found.append(f"{profile.name}: taken for codes; if it is a measurement, give a range")
     return found
 
 
-def _missing(text: str, column: str) -> str:
-    return f'{quoted(text)} = "" under [data.values.{toml_key(column)}]'
+def remarks_on_values(profile: Profile) -> list[str]:
+    """Return values that may not be measurements: codes, values far from others, other units."""
+    found = []
+    if profile.mixed is not None:
+        found.append(
+            f"{profile.name}: {profile.mixed}; if they are, export the column in one unit"
+            + (". The range is that of the others" if profile.mixed.is_named else "")
+        )
+    if profile.unsaid:
+        some = ", ".join(map(repr, profile.unsaid[:SHOWN]))
+        found.append(
+            f"{profile.name}: read as “not known”: {some}; each site file says so"
+            f" ({missing_line(profile.unsaid[0], profile.name)}), or widen the range"
+        )
+    asked = to_be_asked_about(profile.values, profile.counts) if profile.mixed is None else ()
+    if profile.kind in ("number", "category") and asked:
+        rows = sum(profile.counts[text] for text in asked)
+        taken = "measurements" if profile.kind == "number" else "categories"
+        found.append(
+            f"{profile.name}: far from all other values: {', '.join(map(repr, asked))} ({rows} of"
+            f" {profile.num_rows} rows); for “not known” each site file says so"
+            f" ({missing_line(asked[0], profile.name)}), else they are read as {taken}"
+        )
+    return found
 
 
-def _other_spellings(profile: Profile) -> str:
-    spelt = one_spelling(profile.counts) if profile.kind == "category" else {}
-    others = [f"{quoted(t)} = {quoted(to)}" for t, to in spelt.items() if canonical(t) != to]
-    if not others:
+def _spelt(profile: Profile) -> str:
+    """Return a remark where a category is spelt in several ways; "" where none is."""
+    found = other_spellings(profile)
+    if not found:
         return ""
-    return f"{profile.name}: counted as one: {_some(others)} (`erosion site new` proposes it)"
+    taken = ", ".join(
+        f"{_some([repr(text) for text in others])} as {chosen!r}"
+        for chosen, others in [*found.items()][:SHOWN]
+    )
+    chosen, (text, *_) = next(iter(found.items()))
+    line = f"{quoted(text)} = {quoted(chosen)} under [data.values.{toml_key(profile.name)}]"
+    return (
+        f"{profile.name}: counted {taken}; each site file says so ({line}; `erosion site new`"
+        " proposes it)"
+    )
+
+
+def _two_marks(numbers: Sequence[Profile]) -> list[str]:
+    """Return a remark where some features have a decimal comma and others a point."""
+    with_mark = {
+        mark: [p.name for p in numbers if p.decimal == mark and any(mark in t for t in p.values)]
+        for mark in ".,"
+    }
+    if not all(with_mark.values()):
+        return []
+    return [
+        f"numbers are written with a point in {_some(with_mark['.'])} and with a comma in"
+        f" {_some(with_mark[','])}; a site file has one decimal mark, so take those out of features"
+        " that are codes"
+    ]
 
 
 def _some(names: Sequence[str]) -> str:
-    return some(names, most=SHOWN)
-
-
-def _short(value: float) -> str:
-    return repr(float(np.format_float_positional(float(f"{value:.2g}"), trim="0")))
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more
 
 
 MOST_CLASSES = 10
@@ -252,23 +345,26 @@ def outcome_lines(target: Profile) -> tuple[str, list[str]]:
             if not order.is_sure:
                 before = f"# ? {remarks[0]}\n"
         listed = ", ".join(map(quoted, classes))
-        if unsaid := [text for text in target.counts if canonical(text) not in classes]:
+        unsaid = [text for text in target.counts if canonical(text) not in classes]
+        if unsaid:
+            listed_words = ", ".join(map(repr, unsaid))
             remarks.append(
-                f"{target.name}: {', '.join(map(repr, unsaid))} is no class; each site file says"
-                f" that it is missing ({_missing(unsaid[0], target.name)})"
+                f"{target.name}: {listed_words} is no class; each site file says that it is"
+                f" missing ({missing_line(unsaid[0], target.name)})"
             )
-        if rare := [text for text in told if target.counts[text] < FEWEST]:
+        rare = [text for text in told if target.counts[text] < FEWEST]
+        if rare:
             remarks.append(
-                f"{target.name}: {some(map(repr, rare))} are of fewer than {FEWEST} patients, too"
-                " few to measure a model on; see whether classes can be joined"
+                f"{target.name}: {', '.join(map(repr, rare[:5]))} are of fewer than {FEWEST}"
+                " patients, too few to measure a model on; see whether classes can be joined"
             )
         return f"{key}\n{before}classes = [{listed}]{which}", remarks
     if target.kind == "number":
         centre, spread = float(target.numbers.mean()), float(target.numbers.std())
         return (
             f'outcome = "regression"  # a number\n{key}\n'
-            f"centre = {_short(centre)}  # about the mean\n"
-            f"spread = {_short(max(spread, 1e-9))}  # about the standard deviation",
+            f"centre = {short(centre)}  # about the mean\n"
+            f"spread = {short(max(spread, 1e-9))}  # about the standard deviation",
             [],
         )
     raise DataError(
@@ -294,13 +390,14 @@ def survival_lines(event: Profile, time: Profile) -> tuple[str, list[str]]:
     cuts = [cut for cut in cuts if cut > 0]  # many may have died at once
     if len(cuts) < 2:
         raise DataError(f"--time {time.name!r} has too few different values for intervals.")
-    names = f"time = {quoted(time.name)}, event = {quoted(event.name)}"
-    meant = f"happened = [{quoted(codes[1])}], censored = [{quoted(codes[0])}]"
+    unit = quoted(header_unit(time.name))
     text = (
         f'outcome = "survival"  # when an event happens\n'
         f"cut_points = [{', '.join(f'{cut:.12g}' for cut in cuts)}]"
         "  # ends of the intervals; nothing is predicted beyond the last\n"
-        f"target = {{ {names}, unit = {quoted(header_unit(time.name))}, {meant} }}"
+        f"target = {{ time = {quoted(time.name)}, event = {quoted(event.name)},"
+        f" unit = {unit}, happened = [{quoted(codes[1])}],"
+        f" censored = [{quoted(codes[0])}] }}"
     )
     remarks = [
         f"{event.name}: {codes[1]!r} is taken for the event; change `happened` if it is not"
@@ -324,6 +421,7 @@ def _is_unknown(text: str, texts: Iterable[str]) -> bool:
 
 
 def _positive(name: str, order: Direction) -> str:
+    """Return the remark about the positive class, and what a person has to do."""
     last = repr(order.codes[1])
     if not order.is_sure:
         return (

@@ -80,10 +80,11 @@ def value_map(texts: Sequence[str], known: Sequence[str], understood: Collection
     maps = [{**spelt, **reading} for reading in readings] or [spelt]
     maps = list({tuple(sorted(found.items())): found for found in maps}.values())
     maps.sort(key=lambda found: _doubts(found, texts, understood))
-    chosen, *turned = (_needed(found, understood) for found in maps)
+    chosen = _needed(maps[0], understood)
     if not chosen:
+        turned = (_needed(found, understood) for found in maps[1:])
         return ValueMap(others=tuple(found for found in turned if len(found) == len(texts)))
-    others = tuple(other for other in turned if other != chosen)
+    others = tuple(other for found in maps[1:] if (other := _needed(found, understood)) != chosen)
     contradicts = any(text in understood for text in chosen)
     if others or contradicts or not is_whole:
         return ValueMap(chosen, frozenset(chosen), others)
@@ -162,13 +163,15 @@ def _by_language(
     words = set(read.values())
     together = [known for c in languages.values() if len(known := words & c.keys()) > 1]
     if together:  # next to m and w, "u" is not the Italian "uomo"
-        shared = {word for known in together for word in known}
+        shared = set().union(*together)
         read = {text: word for text, word in read.items() if len(word) > 1 or word in shared}
     if not read:
         return []
     found = [coding for coding in languages.values() if coding.keys() >= set(read.values())]
-    each = found or [usual]
-    return [{text: of[word] for text, word in read.items() if word in of} for of in each]
+    return [
+        {text: coding[word] for text, word in read.items() if word in coding}
+        for coding in found or [usual]
+    ]
 
 
 def _in_any(languages: Mapping[str, Coding]) -> Coding:
@@ -220,6 +223,16 @@ def in_one_spelling(profile: Profile) -> Profile:
     for text, chosen in one_spelling(profile.counts).items():
         counts[chosen] = counts.get(chosen, 0) + profile.counts[text]
     return replace(profile, counts=counts, kind="category" if len(counts) > 1 else "constant")
+
+
+def other_spellings(profile: Profile) -> dict[str, list[str]]:
+    """Return the codes of a category column with their other spellings, if any."""
+    found: dict[str, list[str]] = {}
+    if profile.kind == "category":
+        for text, chosen in one_spelling(profile.counts).items():
+            if canonical(text) != chosen:
+                found.setdefault(chosen, []).append(text)
+    return found
 
 
 _NUMBERED = re.compile(r"^\d+\s*[:=)-]\s*(?=\D)")  # "0:LIVING"
@@ -282,8 +295,10 @@ def _negates(words: Sequence[str]) -> bool:
     if not words:
         return False
     first, second = words[0], words[1] if len(words) > 1 else ""
-    needs_of, has_of = first in _outcome_words("with_of"), second in _outcome_words("of")
-    starts_so = first in _outcome_words("negations") and needs_of == has_of
+    has_of = second in _outcome_words("of")
+    starts_so = (
+        first in _outcome_words("negations") and (first in _outcome_words("with_of")) == has_of
+    )
     endings = tuple(_outcome_words("endings"))
     ends_so = second != "" and words[-1] in endings
     is_glued = any(word.endswith(endings) and len(word) > _LONG for word in words)

@@ -6,8 +6,9 @@ import tomllib
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,11 +24,19 @@ def words_in(file: str) -> dict[str, Any]:
 
 _WORDS = words_in("vocabulary.toml")
 SAME_WORDS = tuple(map(frozenset, _WORDS["same"]))  # column names as `plain_name` leaves them
-_DATES = _WORDS["dates"]
-BIRTH, BEGIN, END, DATE, AGE, STAY = (
-    _DATES[key] for key in ("birth", "begin", "end", "date", "age", "stay")
-)
+BIRTH, BEGIN, END, DATE = (_WORDS["dates"][key] for key in ("birth", "begin", "end", "date"))
 _KEYS, _PLACE_WORDS = _WORDS["keys"], _WORDS["places"]
+
+
+class _Halves(NamedTuple):
+    """Values on both sides of the widest gap."""
+
+    below: float  # their median
+    above: float
+    gap: float  # between all but a few on each side
+    cut: float
+    share_below: float  # of the rows
+    are_alike_in_width: bool  # by their middle halves
 
 
 To = tuple[float, float]  # factor and offset to the quantity's first unit
@@ -40,6 +49,8 @@ class MixedUnits:
     change: UnitChange  # from the unit of the smaller values to that of the larger
     cut: float  # lies between them
     share_below: float  # of the rows
+    unlike: float  # how far apart both middles are in one unit; of logarithms for a factor
+    is_named: bool  # whether the column's name says the quantity; else the others stay in its range
 
     @property
     def main_is_below(self) -> bool:
@@ -75,6 +86,10 @@ FEWEST_DISTINCT = 4  # values on each side
 LEAST_FACTOR = 2.0  # kPa and cmHg are nearer than one patient is to another
 APART = 0.25  # of the distance between two units that lies between their values
 UNLIKE = 0.15  # of that distance, by which both middles may differ in one unit; patients differ
+# The same where the name says no quantity: any factor is near a unit, and many columns have a tail.
+UNLIKE_UNNAMED = 0.1  # of logarithms
+LEAST_MIXED_UNNAMED = 0.1
+LEAST_FACTOR_UNNAMED = 5.0
 SHORT = 3  # letters of a word that may be part of many others
 IN_HEADER = re.compile(r"[(\[]\s*([^)\]]+?)\s*[)\]]\s*$")
 
@@ -131,44 +146,70 @@ def change_of_header(column: str, local: str, unit: str) -> UnitChange | None:
 
 
 def mixed_units(name: str, values: NDArray[np.float64]) -> MixedUnits | None:
-    """Return the two units of its quantity that a column of rows (n,) seems to be in, if any."""
+    """Return the two units that a column of rows (n,) seems to be in; None where it is in one."""
     rows = np.sort(values)
-    found: list[tuple[float, MixedUnits]] = []
-    for quantity in QUANTITIES if len(rows) >= FEWEST_MIXED else ():
-        if mentions(name, quantity.words):
-            least = LEAST_MIXED_TIME if "days" in quantity.units else LEAST_MIXED
-            changes_of_unit = _between(quantity, "", "")
-            found += filter(None, (_apart_by(one, rows, least) for one in changes_of_unit))
-    return min(found, key=lambda one: one[0])[1] if found else None
+    if len(rows) < FEWEST_MIXED or rows[0] == rows[-1]:
+        return None
+    named = [quantity for quantity in QUANTITIES if mentions(name, quantity.words)]
+    logarithms = np.log(rows) if rows[0] > 0 else None
+    split = cache(lambda of_logarithms, least: _split(logarithms if of_logarithms else rows, least))
+    found: list[MixedUnits] = []
+    for quantity in named or QUANTITIES:
+        least = LEAST_MIXED_TIME if "days" in quantity.units else LEAST_MIXED
+        least = least if named else max(least, LEAST_MIXED_UNNAMED)
+        for change in _between(quantity, "", ""):
+            parts = split(change.offset == 0, least)
+            if parts and (one := _apart_by(change, parts, is_named=bool(named))):
+                found.append(one)
+    return min(found, key=lambda one: one.unlike, default=None)
 
 
-def _apart_by(
-    change: UnitChange, rows: NDArray[np.float64], least: float
-) -> tuple[float, MixedUnits] | None:
-    """Return how unlike two parts of sorted values (n,) are after a change of unit between them.
+def _apart_by(change: UnitChange, parts: _Halves, *, is_named: bool) -> MixedUnits | None:
+    """Return the change that would merge two distributions; `parts` of logarithms for a factor.
 
-    They are cut at the widest gap with enough values on each side. None where there are too few, so
-    few distinct ones that they are codes or doses, or where they are no two distributions.
+    Where the column's name says no quantity (`is_named`), both must also have one width.
     """
     is_ratio = change.offset == 0
-    if is_ratio and (change.factor < LEAST_FACTOR or rows[0] <= 0):
+    if is_ratio and change.factor < (LEAST_FACTOR if is_named else LEAST_FACTOR_UNNAMED):
         return None
-    values = np.log(rows) if is_ratio else rows
+    if not is_named and not (is_ratio and parts.are_alike_in_width):
+        return None
+    moved = change.factor * parts.below + change.offset
+    if is_ratio:
+        moved = parts.below + math.log(change.factor)
+    way = moved - parts.below
+    unlike = abs(parts.above - moved)
+    most = UNLIKE * (min(way, 2.0) if is_ratio else way) if is_named else UNLIKE_UNNAMED
+    if way <= 0 or parts.gap < APART * way or unlike > most:
+        return None
+    cut = math.exp(parts.cut) if is_ratio else parts.cut
+    return MixedUnits(change, cut, parts.share_below, unlike, is_named)
+
+
+def _split(rows: NDArray[np.float64] | None, least: float) -> _Halves | None:
+    """Return sorted values in two, at the widest gap with enough values on each side.
+
+    None where there are too few, or so few distinct ones that they are codes, or doses.
+    """
+    if rows is None:
+        return None
     fewest = max(3, math.ceil(least * len(rows)))
-    gaps = np.diff(values)[fewest - 1 : len(rows) - fewest]
+    gaps = np.diff(rows)[fewest - 1 : len(rows) - fewest]
     if not len(gaps):
         return None
     cut = int(gaps.argmax()) + fewest
-    below, above = values[:cut], values[cut:]
+    below, above = rows[:cut], rows[cut:]
     if min(len(np.unique(below)), len(np.unique(above))) < FEWEST_DISTINCT:
         return None
-    middle = float(np.median(below))
-    way = math.log(change.factor) if is_ratio else (change.factor - 1) * middle + change.offset
-    unlike = abs(float(np.median(above)) - middle - way)
-    gap = np.percentile(above, 2) - np.percentile(below, 98)
-    if way <= 0 or gap < APART * way or unlike > UNLIKE * (min(way, 2.0) if is_ratio else way):
-        return None
-    return unlike, MixedUnits(change, float(rows[cut - 1] + rows[cut]) / 2, cut / len(rows))
+    one, other = (float(np.ptp(np.percentile(part, (25, 75)))) for part in (below, above))
+    return _Halves(
+        below=float(np.median(below)),
+        above=float(np.median(above)),
+        gap=float(np.percentile(above, 2) - np.percentile(below, 98)),
+        cut=float(below[-1] + above[0]) / 2,
+        share_below=len(below) / len(rows),
+        are_alike_in_width=min(one, other) > 0.5 * max(one, other) > 0,
+    )
 
 
 def unit_text(unit: UnitChange) -> str:
@@ -191,20 +232,28 @@ def _between(quantity: Quantity, given: str, wanted: str) -> Iterator[UnitChange
 
 _COUNTING = _KEYS["counting"]
 _WITH_PLACE, _WITH_NAME = _PLACE_WORDS["with_place"], _PLACE_WORDS["with_name"]
-
-
-def _pattern(*parts: str) -> re.Pattern[str]:
-    """Return the pattern of any of the parts, with lists of the file in place of their names."""
-    text = "|".join(parts)
-    for name, words in {**_KEYS, **_PLACE_WORDS}.items():
-        text = text.replace(f"<{name}>", "|".join(words))
-    return re.compile(text)
-
-
-_PATIENT_KEY, _ALONE, _NUMBER_OF, _MAY_NUMBER = (
-    _pattern(*_KEYS[f"{which}_patterns"]) for which in ("patient", "alone", "number", "maybe")
+_PATIENTS, _NUMBERING = ("|".join(_KEYS[key]) for key in ("patients", "numbering"))
+_PLACES, _NAMING = ("|".join(_PLACE_WORDS[key]) for key in ("called", "naming"))
+_PATIENT_KEY = re.compile(
+    rf"({_PATIENTS})({_NUMBERING})|(n|no|nr|nbr|num|numero|id)(de|du|del|di)?"
+    r"(patient|pat|dossier|sejour|paciente|paziente|historia(clinica)?)"
 )
-_PERSON, _PLACE = (_pattern(*_PLACE_WORDS[f"{which}_patterns"]) for which in ("person", "place"))
+_ALONE = re.compile(
+    r"pseudonyme?|identifiante?|identifier|identificador|matricule|codicefiscale|patientcode"
+    r"|((code|codigo|codice)(de|du|del|di)?)?(patient(en)?|pat|paciente|paziente)"
+    r"|participant|subject|proband|teilnehmer|deelnemer"
+)
+_NUMBER_OF = re.compile(rf"{'|'.join(_KEYS['short'])}|.+(nummer|nr|kennung)")
+_MAY_NUMBER = re.compile(
+    rf"no|number|case|fall|record|index|row|unnamed|column|patient|{'|'.join(_COUNTING)}"
+)
+_PERSON = re.compile(
+    r"(patient(en)?|last|first|middle|maiden|sur|family|given|full|nach|vor|familien|geburts|achter"
+    r"|voor)?na(me?|am)\d?|(pre)?nom(famille|naissance|usuel)?|nombres?|apellidos?|(cog)?nome"
+    r"|(name)?(physician|doctor|surgeon|(haus|ober)?(arzt|arztin)|chirurg|operateur|medecin|medico"
+    r"|cirujano)(name)?"
+)
+_PLACE = re.compile(rf"({_PLACES})(s?({_NAMING}))?")  # "wards" are counted
 _MEASURED = tuple(word for quantity in QUANTITIES for word in quantity.words)
 
 

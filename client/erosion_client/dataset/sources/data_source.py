@@ -6,10 +6,9 @@ import os
 import stat
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from pathlib import Path
 from shlex import quote
 from typing import Literal, NoReturn, Self, TypeVar
@@ -32,8 +31,6 @@ from erosion_client.dataset.text_table import TextTable
 from erosion_client.finding import Finding, failed, ok, warning
 from erosion_common.errors import DataError
 from erosion_common.settings.base import Settings
-from erosion_common.support.software import install_command
-from erosion_common.support.text import some
 from erosion_common.tasks.inputs import ImageTask
 from erosion_common.tasks.task import Targets
 
@@ -69,12 +66,12 @@ class DataSource(Settings, ABC):
 
     @model_validator(mode="after")
     def _one_column_each(self) -> Self:
-        names: dict[str, str] = {}  # of each column in the data
-        for name, local in self.columns.items():
-            if names.setdefault(local, name) != name:
+        for local in dict.fromkeys(self.columns.values()):
+            names = [name for name, mapped in self.columns.items() if mapped == local]
+            if len(names) > 1:
                 raise ValueError(
-                    f"columns: {names[local]} and {name} are both read from {local!r}; correct one,"
-                    " or write it under absent if it is a feature that the data do not have"
+                    f"columns: {' and '.join(names)} are both read from {local!r}; correct one, or"
+                    " write it under absent if it is a feature that the data do not have"
                 )
         return self
 
@@ -259,15 +256,6 @@ class ImageSource(DataSource):
         """Read the images as the study wants them. Raises DataError with every problem."""
 
 
-def require(origin: str, package: str, extra: str) -> None:
-    """Raise DataError, with the command that installs it, where a package is missing."""
-    if find_spec(package) is None:
-        raise DataError(
-            f"{origin} is read with {package}, which is not installed",
-            remedy=f"Run: {install_command(extra)}",
-        )
-
-
 def revision_of(*paths: Path) -> str:
     """Return the sizes and times of files and of all files below folders, as one text."""
     content = hashlib.sha256()
@@ -296,24 +284,6 @@ def files_below(folder: Path) -> list[Path]:
         folders.sort()
         found += (Path(name) / file for file in files)
     return sorted(found)
-
-
-def not_read(root: Path, read: Iterable[Path]) -> Iterator[str]:
-    """Yield a note of files below a folder that may be intended as data, and are not among `read`.
-
-    `read`: files, or folders of which everything is read.
-    """
-    known = {path.absolute() for path in read}
-    places = (file.relative_to(root) for file in (files_below(root) if root.is_dir() else ()))
-    others = [
-        str(place)
-        for place in places
-        if place.name != "DICOMDIR" and not any(part.startswith(".") for part in place.parts)
-        if known.isdisjoint(((root / place).absolute(), *(root / place).absolute().parents))
-    ]
-    if others:
-        files_are = "file is" if len(others) == 1 else "files are"
-        yield f"{len(others)} {files_are} not read in {root}: {some(others)}"
 
 
 def entries_of(folder: Path) -> list[Path]:
@@ -353,13 +323,19 @@ def check_path(path: Path) -> Finding:
     except (FileNotFoundError, NotADirectoryError):
         return failed(what, f"there is nothing at {path}", "check data.path in the site file")
     except OSError as problem:
-        remedy = "check data.path in the site file, and let this account enter its folder"
-        return failed(what, f"{path}: {problem.strerror}", remedy)
-    name = quote(str(path))
+        return failed(
+            what,
+            f"{path}: {problem.strerror}",
+            "check data.path in the site file, and let this account enter its folder",
+        )
     if not os.access(path, os.R_OK):
-        return failed(what, f"{path} cannot be read by this account", f"run: chmod u+r {name}")
+        return failed(
+            what, f"{path} cannot be read by this account", f"run: chmod u+r {quote(str(path))}"
+        )
     if stat.S_IMODE(mode) & 0o007:
-        return warning(what, f"every account of this machine may read {path}", f"chmod o= {name}")
+        return warning(
+            what, f"every account of this machine may read {path}", f"chmod o= {quote(str(path))}"
+        )
     return ok(what, f"{path} can be read")
 
 

@@ -21,9 +21,8 @@ from erosion_client.dataset.sources.data_source import (
     TableSource,
     check_query,
     entries_of,
+    files_below,
     is_there,
-    not_read,
-    require,
     revision_of,
     within,
 )
@@ -111,12 +110,15 @@ class SqlQuery(TableSource):
 
     def check(self) -> Iterator[Finding]:
         """Check that the password can be read, and that the database answers."""
-        if (file := self.password_file) is not None and file.exists():
-            if stat.S_IMODE(file.stat().st_mode) & 0o077:
-                wrong = f"other accounts of this machine may read {file}"
-                yield warning("password", wrong, f"chmod 600 {quote(str(file))}")
+        if self.password_file is not None and self.password_file.exists():
+            if stat.S_IMODE(self.password_file.stat().st_mode) & 0o077:
+                yield warning(
+                    "password",
+                    f"other accounts of this machine may read {self.password_file}",
+                    f"chmod 600 {quote(str(self.password_file))}",
+                )
             else:
-                yield ok("password", f"{file} can be read by its owner alone")
+                yield ok("password", f"{self.password_file} can be read by its owner alone")
         try:
             engine = self._engine()
             self._connection(engine).close()
@@ -183,11 +185,15 @@ class SqlQuery(TableSource):
         return whole_table(self.describe(), header, columns, wanted, num_rows, footer_lines=None)
 
     def _engine(self) -> "Engine":
-        require(self.describe(), "sqlalchemy", "sql")
-        from sqlalchemy import create_engine
-        from sqlalchemy.exc import ArgumentError, NoSuchModuleError
-        from sqlalchemy.pool import NullPool
-
+        try:
+            from sqlalchemy import create_engine
+            from sqlalchemy.exc import ArgumentError, NoSuchModuleError
+            from sqlalchemy.pool import NullPool
+        except ModuleNotFoundError:
+            raise DataError(
+                "A database is read with SQLAlchemy, which is not installed",
+                remedy=f"Run: {install_command('sql')}",
+            ) from None
         try:
             url = self._full_url()
             connect: dict[str, Any] = {}
@@ -260,12 +266,14 @@ class SqlQuery(TableSource):
     def _reason(self, problem: Exception) -> str:
         """Return the driver's first line, which has neither the statement nor the password."""
         origin = getattr(problem, "orig", None) or problem
-        reason = next(filter(None, map(str.strip, str(origin).splitlines())), "no reason given")
+        lines = [line.strip() for line in str(origin).splitlines() if line.strip()]
+        reason = lines[0] if lines else "no reason given"
         password = self._password()
         return (reason.replace(password, "***") if password else reason).rstrip(".")
 
 
 def _cancel(connection: "Connection") -> None:
+    """Ask the driver to cancel its work, where it can."""
     driver = connection.connection.driver_connection
     for name in ("cancel_safe", "cancel", "interrupt"):
         if (stop := getattr(driver, name, None)) is not None:
@@ -319,9 +327,13 @@ class DuckdbFiles(OnDisk, TableSource):
 
     def read_rows(self, wanted: Collection[str]) -> TextTable:
         """Read the wanted columns of the query's rows, or of all files."""
-        require(self.describe(), "duckdb", "duckdb")
-        import duckdb
-
+        try:
+            import duckdb
+        except ModuleNotFoundError:
+            raise DataError(
+                f"{self.describe()} is read with DuckDB, which is not installed. Run:"
+                f" {install_command('duckdb')}"
+            ) from None
         if not is_there(self.path):
             raise DataError(f"There is nothing at {self.path}. Check data.path in the site file.")
         for file in self._files():
@@ -350,11 +362,13 @@ class DuckdbFiles(OnDisk, TableSource):
         import duckdb
 
         # Without these, a query may download extensions from the internet.
-        offline: dict[str, str | bool | int | float | list[str]] = dict.fromkeys(
-            ("autoinstall_known_extensions", "autoload_known_extensions"), False
-        )
-        database = ":memory:" if self._files() else str(self.path)
-        return duckdb.connect(database, read_only=not self._files(), config=offline)
+        offline: dict[str, str | bool | int | float | list[str]] = {
+            "autoinstall_known_extensions": False,
+            "autoload_known_extensions": False,
+        }
+        if not self._files():
+            return duckdb.connect(str(self.path), read_only=True, config=offline)
+        return duckdb.connect(config=offline)
 
     def _files(self) -> list[Path]:
         """Return the Parquet and CSV files; none for a database. Raises DataError without any."""
@@ -369,9 +383,20 @@ class DuckdbFiles(OnDisk, TableSource):
             )
         return files
 
+    def _not_read(self) -> Iterator[str]:
+        """Yield a note of other files in the folder that may be intended as data."""
+        if not self.path.is_dir():
+            return
+        read = set(self._files())
+        others = [str(f.relative_to(self.path)) for f in files_below(self.path) if f not in read]
+        shown = [name for name in others if not Path(name).name.startswith(".")]
+        if shown:
+            yield f"{len(shown)} files in {self.path} are not read: {some(shown)}"
+
     def _rows(self, connection: "DuckDBPyConnection", wanted: set[str]) -> TextTable:
         for file in self._files():
-            _check_distinct(connection, file)
+            # DuckDB would rename a second column age to age_1, and confuses age and Age.
+            distinct(file, [name.lower() for name in _header(connection, file)])
         query = self.query or self._union(connection)
         if self.query:
             for file in self._files():
@@ -391,11 +416,12 @@ class DuckdbFiles(OnDisk, TableSource):
             columns,
             wanted,
             table.num_rows,
-            notes=() if self.query else tuple(not_read(self.path, self._files())),
+            notes=() if self.query else tuple(self._not_read()),
             footer_lines=None,
         )
 
     def _union(self, connection: "DuckDBPyConnection") -> str:
+        """Return all rows of all files, or of a database's only table. Raises DataError."""
         files = self._files()
         if not files:
             tables = [row[0] for row in connection.execute("SHOW TABLES").fetchall()]
@@ -406,12 +432,16 @@ class DuckdbFiles(OnDisk, TableSource):
                 )
             return f'SELECT * FROM "{tables[0]}"'
         selects = [f"SELECT * FROM {_reader(file, as_text=True)}" for file in files]
-        headers = [{*connection.sql(select).columns} for select in selects]
+        headers = [
+            [row[0] for row in connection.execute(f"DESCRIBE {select}").fetchall()]
+            for select in selects
+        ]
         for file, header in zip(files, headers, strict=True):
-            if differing := sorted(header ^ headers[0]):
+            if set(header) != set(headers[0]):
+                differing = sorted(set(header) ^ set(headers[0]))
                 raise DataError(
                     f"{self.describe()}: {file.name} and {files[0].name} differ in the columns"
-                    f" {some(differing, most=10)}. Write data.query to say how the files belong"
+                    f" {', '.join(differing[:10])}. Write data.query to say how the files belong"
                     " together."
                 )
         return "\nUNION ALL BY NAME\n".join(selects)
@@ -426,19 +456,23 @@ def _reader(file: Path, *, as_text: bool = False) -> str:
     return f"{reader}({_quoted(file)}{options})"
 
 
-def _check_distinct(connection: "DuckDBPyConnection", file: Path) -> None:
-    """Refuse a file with a column twice: DuckDB would rename it, and confuses age and Age."""
+def _header(connection: "DuckDBPyConnection", file: Path) -> list[str]:
+    """Return the file's column names; none for a CSV that seems to begin with a row."""
     if READERS[file.suffix.lower()] == PARQUET:
-        first = list(pyarrow.parquet.read_schema(file).names)
-        named = first
-    else:
-        named = connection.sql(f"SELECT * FROM {_reader(file)}").columns
-        options = f"{NO_COMMENTS}, all_varchar = true, header = false"
-        line = f"SELECT * FROM read_csv({_quoted(file)}, {options}) LIMIT 1"
-        first = [name or "" for row in connection.execute(line).fetchall() for name in row]
-    lower = [name.lower() for name in first]
-    if {*lower} <= {"", *(name.lower() for name in named)}:  # else it begins with a row
-        distinct(file, lower)
+        return list(pyarrow.parquet.read_schema(file).names)
+    marks = "delimiter, quote, escape, skiprows, hasheader"
+    sniffed = f"SELECT {marks} FROM sniff_csv({_quoted(file)}, {NO_COMMENTS}, {PLAIN_TYPES})"
+    (found,) = connection.execute(sniffed).fetchall()
+    *texts, skipped, has_header = found
+    if not has_header:
+        return []
+    delimiter, quote, escape = ("" if text == "(empty)" else text for text in texts)
+    first = connection.execute(
+        f"SELECT * FROM read_csv({_quoted(file)}, {NO_COMMENTS}, all_varchar = true,"
+        " header = false, delim = $1, quote = $2, escape = $3, skip = $4) LIMIT 1",
+        [delimiter, quote, escape, skipped],
+    ).fetchone()
+    return [name or "" for name in first or ()]
 
 
 def _quoted(file: Path) -> str:

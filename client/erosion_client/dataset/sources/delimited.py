@@ -3,21 +3,29 @@
 import csv
 import re
 from collections import Counter, deque
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from io import TextIOWrapper
 from itertools import chain, islice
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.csv as arrow_csv
 
+from erosion_client.dataset.column_values import MISSING_MARKERS, MISSING_WORDS
 from erosion_client.dataset.sources.file_content import (
+    CHUNK,
     FileContent,
     declared_encoding,
     found_encoding,
 )
 from erosion_client.dataset.text_table import (
+    MOST_CHARACTERS,
     ColumnEncoder,
+    TextColumn,
     TextTable,
+    text_column,
     whole_table,
 )
 from erosion_common.errors import DataError
@@ -28,6 +36,11 @@ END = "\0end of the file"  # repeated on a last line, which an unclosed value sw
 NO_PATIENTS = "Data file {path} has a header and no patients. Export them into it."
 SHOWN_LINES = 5  # of the faulty ones
 IF_TITLE = ": if it is a title, remove what stands above the columns' names"
+FEWEST_ROWS = 3  # of a table with a possible first row of units
+NUMERIC = re.compile(r"[<>≤≥~]?\s*[+-]?[.,]?\d")  # begins so
+UNIT = re.compile(
+    r"[\[(].*|[^/%°²]*[/%°²].*|years?|yrs?|jahre?|days?|tage?|kg|cm|mm|mm ?hg|bpm", re.I
+)  # alone below a name
 SEPARATOR_LINE = re.compile(r"sep=([\t !#-~])\s*", re.I)  # Excel's own, before the header
 
 
@@ -69,7 +82,50 @@ def read_delimited(
         if first:
             file.readline()
         rows = _rows(content, file, separator, 1 if first else 0)
-        return table_of_rows(content, origin, rows, marks, wanted, notes, separator)
+        is_plain = encoding == "utf-8-sig" and not first and not marks.footer_lines
+        at_once = partial(_at_once, content, separator) if is_plain else None
+        return table_of_rows(content, origin, rows, marks, wanted, notes, separator, at_once)
+
+
+def _at_once(
+    content: FileContent, separator: str, header: Sequence[str], header_lines: int
+) -> list[TextColumn] | None:
+    """Return the columns of a plain file; None where one has a quote or any line is odd.
+
+    Row by row such a file gives the same columns, or says what is wrong with it.
+    """
+    num_lines, last = -header_lines, b""
+    with content.open() as file:
+        while chunk := file.read(CHUNK):
+            chunk += file.read(1) if chunk.endswith(b"\r") else b""
+            if b'"' in chunk or chunk.count(b"\r") != chunk.count(b"\r\n"):
+                return None
+            num_lines, last = num_lines + chunk.count(b"\n"), chunk[-1:]
+    num_lines += last != b"\n"
+    names = [str(number) for number in range(len(header))]
+    with content.open() as file:
+        for _ in range(header_lines):
+            file.readline()
+        try:
+            table = arrow_csv.read_csv(
+                file,
+                arrow_csv.ReadOptions(column_names=names, block_size=16 * CHUNK),
+                arrow_csv.ParseOptions(delimiter=separator, quote_char=False),
+                arrow_csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string())),
+            )
+        except pa.ArrowException:
+            return None
+    if table.num_rows != num_lines:  # without blank ones
+        return None
+    columns, is_empty = [], np.ones(num_lines, dtype=bool)
+    for name in names:
+        columns.append(column := text_column(name, table.column(name)))
+        table = table.drop_columns(name)
+        is_empty &= column.codes == (column.texts.index("") if "" in column.texts else -1)
+        sizes = [*map(len, column.texts)]
+        if max(sizes) > csv.field_size_limit() or sum(sizes) > MOST_CHARACTERS:
+            return None
+    return None if is_empty.any() else columns
 
 
 def _opened(content: FileContent, encoding: str) -> TextIOWrapper:
@@ -138,8 +194,12 @@ def table_of_rows(
     wanted: Collection[str],
     notes: Sequence[str] = (),
     separator: str = "",
+    at_once: Callable[[Sequence[str], int], list[TextColumn] | None] | None = None,
 ) -> TextTable:
-    """Read the columns of text rows, or, without a separator, of a sheet. Raises DataError."""
+    """Read the columns of text rows, or, without a separator, of a sheet. Raises DataError.
+
+    `at_once`: reads all lines after the given number, or returns None.
+    """
     row_word = "line" if separator else "row"
     notes = list(notes)
     if marks.header is None:
@@ -149,11 +209,24 @@ def table_of_rows(
                 f"Data file {content} holds blank lines only. Export the patients into it."
             )
         begin = list(islice(rows, SNIFFED_LINES))
-        names, found = _names(named, [row for row in begin if row.cells], row_word)
+        names, found = _names(content, named, [row for row in begin if row.cells], row_word)
         notes += found
     else:
         named, begin, names = Row(0, 0, ()), [], list(marks.header)
     header = distinct(content, names)
+    if at_once is not None and (columns := at_once(header, named.last)):
+        num_rows = len(columns[0].codes)
+        return whole_table(
+            origin,
+            header,
+            dict(zip(header, columns, strict=True)),
+            wanted,
+            num_rows,
+            row_word=row_word,
+            notes=notes,
+            numbers=np.arange(named.last + 1, named.last + 1 + num_rows),
+            positions=np.arange(num_rows),
+        )
     encoders = [ColumnEncoder(name, origin, is_wanted=name in wanted) for name in header]
     gathered = _Gathered(len(header), encoders)
     # Rows at the end without patients may have any width.
@@ -185,6 +258,8 @@ def table_of_rows(
 
 
 class _Gathered:
+    """A table's rows, by columns, and what is odd about them."""
+
     def __init__(self, width: int, encoders: Sequence[ColumnEncoder]) -> None:
         self.lines: list[int] = []
         self.positions: list[int] = []  # among all rows, including blank lines
@@ -192,9 +267,11 @@ class _Gathered:
         self.num_empty = 0  # rows in which no column has a value
         self._broken: list[int] = []  # lines of values that span several
         self._encoders, self._width = encoders, width
+        self._widths: Counter[int] = Counter()
         self._batch: list[Sequence[str | int | float]] = []
 
     def add(self, position: int, row: Row) -> None:
+        self._widths[len(row.cells)] += 1
         if row.last > row.first:
             self._broken.append(row.first)
         if len(row.cells) != self._width:
@@ -231,7 +308,8 @@ class _Gathered:
         )
         if len(self.uneven) > SHOWN_LINES:
             shown += f" and {len(self.uneven) - SHOWN_LINES} more lines differ"
-        is_title = len(self.uneven) > len(self.lines) and self._width < len(self.uneven[0].cells)
+        usual, times = self._widths.most_common(1)[0]
+        is_title = self._width < usual and 2 * times > self._widths.total()
         title = f" Line {header_line} is the odd one{IF_TITLE}." if is_title else ""
         return (
             f"Data file {content}: the header has {self._width} columns, but {shown}.{title} A"
@@ -240,13 +318,23 @@ class _Gathered:
         )
 
 
-def _names(named: Row, below: Sequence[Row], row_word: str) -> tuple[list[str], list[str]]:
+def _names(
+    content: FileContent, named: Row, below: Sequence[Row], row_word: str
+) -> tuple[list[str], list[str]]:
+    """Return the columns' names, and a note where they seem not to be names. Raises DataError."""
     rows = [[str(cell).strip() for cell in row.cells] for row in below]
     names = [str(cell).strip().removeprefix("\ufeff") for cell in named.cells]
     names = _as_wide_as(names, rows)
-    are_few = 2 * names.count("") > len(names)
-    few = f"{row_word} {named.last} names few of the {len(names)} columns{IF_TITLE}"
-    return names, [few] if are_few else []
+    if 2 * names.count("") > len(names):
+        said = f"{row_word} {named.last} names few of the {len(names)} columns{IF_TITLE}"
+        return names, [said]
+    if words := _second_header(len(names), rows):
+        raise DataError(
+            f"Data file {content}: {row_word} {below[0].first} holds words ({words}) where the"
+            f" {row_word}s below it hold numbers, so it seems to be of units, or a second line of"
+            " names. Keep one line of names, and remove the other."
+        )
+    return names, []
 
 
 def _as_wide_as(names: list[str], rows: Sequence[Sequence[str]]) -> list[str]:
@@ -256,6 +344,23 @@ def _as_wide_as(names: list[str], rows: Sequence[Sequence[str]]) -> list[str]:
     while rows and names and not names[-1] and all(len(row) < len(names) for row in rows):
         names = names[:-1]
     return names
+
+
+def _second_header(width: int, rows: Sequence[Sequence[str]]) -> str:
+    """Return the words of a first row of units or repeated names; "" for any other."""
+    if len(rows) < FEWEST_ROWS or any(len(row) != width for row in rows):
+        return ""  # another width is reported first
+    first, *others = rows
+    numeric = []
+    for index, word in enumerate(first):
+        known = [row[index] for row in others if row[index].lower() not in MISSING_MARKERS]
+        if known and all(map(NUMERIC.match, known)):
+            numeric.append(word)
+    words = [cell for cell in numeric if cell.lower() not in (*MISSING_MARKERS, *MISSING_WORDS)]
+    is_alone = len(words) < 2 and not any(map(UNIT.fullmatch, words))
+    if is_alone or any(map(NUMERIC.match, words)):
+        return ""
+    return ", ".join(map(repr, words[:SHOWN_LINES]))
 
 
 def distinct(content: object, names: Sequence[str]) -> list[str]:

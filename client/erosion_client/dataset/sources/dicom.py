@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from erosion_client.dataset.sources.data_source import LabelledImages, files_below, require
+from erosion_client.dataset.sources.data_source import LabelledImages, files_below
 from erosion_client.dataset.sources.dicom_pixels import (
     OwnWindow,
     other_window,
@@ -73,7 +73,7 @@ class DicomImages(ScanFolder):
 
     def read(self, task: ImageTask) -> LabelledImages:
         """Read the images as the study wants them."""
-        require(self.describe(), "pydicom", "dicom")
+        self.require("pydicom", "dicom")
         if (self.slice == "all") != task.is_of_volumes:
             wanted, write = ("volumes", '"all"') if task.is_of_volumes else ("images", '"each"')
             raise DataError(
@@ -160,6 +160,8 @@ class DicomImages(ScanFolder):
 
 
 class _ScansSeen:
+    """What a folder's files say about themselves."""
+
     def __init__(self) -> None:
         self.patients: dict[str, str] = {}  # by scan
         # By property: each value with the first scan that has it.
@@ -185,9 +187,13 @@ class _ScansSeen:
 
     def problems(self) -> list[str]:
         """Return what cannot be used together."""
-        for what, key in (("modalities", "modality"), ("different units", "unit")):
-            if mixed := self._mixed(key):
-                return [f"it mixes {what}, {mixed}; keep those of one"]
+        if mixed := self._mixed("modality"):
+            return [f"it mixes the modalities {mixed}; keep the one that the study is of"]
+        if mixed := self._mixed("unit"):
+            return [
+                f"its values are in different units (RescaleType, Units), {mixed}; keep those in"
+                " one"
+            ]
         return []
 
     def notes(self) -> list[str]:
@@ -204,11 +210,14 @@ class _ScansSeen:
 
     def _mixed(self, what: str) -> str:
         """Return the values of a property where there are several; else ""."""
-        firsts = [f"{value} ({place})" for value, place in self._firsts[what].items()]
-        return ", ".join(firsts) if len(firsts) > 1 else ""
+        firsts = self._firsts[what]
+        if len(firsts) < 2:
+            return ""
+        return ", ".join(f"{value} ({place})" for value, place in firsts.items())
 
 
 def _in_order(slices: "list[FileDataset]", *, complete: bool) -> "list[FileDataset]":
+    """Sort the slices of a series by position, or by number where no position is given."""
     if len({plane(data) for data in slices}) > 1:
         raise UnusableImageError(
             "has slices in different directions, or some that do not say theirs, as scouts do; keep"
@@ -227,21 +236,25 @@ def _in_order(slices: "list[FileDataset]", *, complete: bool) -> "list[FileDatas
 
 def _check_complete(places: Sequence[float], unit: str) -> None:
     """Check that slices are equally far apart, none at the position of another."""
-    if not len(gaps := np.diff(places)):
-        return
-    usual = float(np.median(gaps))
-    if gaps.min() <= UNEVEN * abs(usual):
+    gaps = np.diff(places)
+    usual = float(np.median(gaps)) if len(gaps) else 0.0
+    if len(gaps) and gaps.min() <= UNEVEN * abs(usual):
         raise UnusableImageError(
             "has two slices at one place; keep one series, or write series under [data]"
         )
-    if gaps.max() > (1 + UNEVEN) * usual:
+    if len(gaps) and gaps.max() > (1 + UNEVEN) * usual:
         raise UnusableImageError(
             f"lacks a slice: two are {gaps.max():g}{unit} apart, most {usual:g}; export it again"
         )
 
 
 def _files(folder: Path) -> list[Path]:
-    return [f for f in files_below(folder) if f.name[0] != "." and f.name != "DICOMDIR"]
+    """Return every file below a folder except hidden ones and the index of a disc."""
+    return [
+        file
+        for file in files_below(folder)
+        if not file.name.startswith(".") and file.name != "DICOMDIR"
+    ]
 
 
 def _folders(folder: Path) -> list[Path]:
@@ -258,13 +271,27 @@ def _read(file: Path, *, pixels: bool = True) -> "FileDataset":
     try:
         return dcmread(file, stop_before_pixels=not pixels)
     except InvalidDicomError:
-        raise UnusableImageError(
-            "is no DICOM file, or lacks the header of one, which DCMTK adds:"
-            f" dcmconv {quote(file.name)} {quote(f'{file.name}.new')}",
-            is_damaged=True,
-        ) from None
+        if _lacks_header(file):
+            raise UnusableImageError(
+                "lacks DICOM's file header (the preamble and what follows it), so that it does not"
+                f" say how its pixels are stored; add it with DCMTK: dcmconv {quote(file.name)}"
+                f" {quote(f'{file.name}.new')}",
+                is_damaged=True,
+            ) from None
+        raise UnusableImageError("is no DICOM file; remove it", is_damaged=True) from None
     except Exception as problem:  # noqa: BLE001 - a damaged file may raise anything
         raise cannot_be_read(problem) from None
+
+
+def _lacks_header(file: Path) -> bool:
+    """Return whether a file holds DICOM data without the header."""
+    from pydicom import dcmread
+
+    try:
+        found = dcmread(file, stop_before_pixels=True, force=True)
+        return any(tag in found for tag in ("SOPClassUID", "SOPInstanceUID", "Rows"))
+    except Exception:  # noqa: BLE001 - any bytes may be parsed as DICOM
+        return False
 
 
 def _unit(data: "FileDataset") -> str:

@@ -54,8 +54,10 @@ def _check_tags(data: "FileDataset", *, may_stretch: bool) -> str:
     """Return the photometric interpretation of a displayable file; else UnusableImageError."""
     modality, kind = str(data.get("Modality", "")), data.get("SOPClassUID")
     if modality in NO_IMAGES or (kind is not None and "Segmentation" in kind.name):
-        what = f"of modality {modality or 'SEG'}, such as a segmentation"
-        raise UnusableImageError(f"is no image but {what}; keep such files in another folder")
+        raise UnusableImageError(
+            f"is no image but of modality {modality or 'SEG'}, such as a segmentation; keep such"
+            " files in another folder"
+        )
     if missing := [tag for tag in NEEDED if tag not in data]:
         wrong = f"lacks the tags {', '.join(missing)}; export it again, with pixels"
         if "PixelData" in missing and kind is not None and "Image" not in kind.name:
@@ -91,7 +93,7 @@ def _problems(data: "FileDataset", *, may_stretch: bool) -> Iterator[str]:
             f"says {photometric} and PresentationLUTShape {shape}, which contradict each other;"
             " export it again"
         )
-    for table in (tag for tag in TABLES if tag in data):
+    if table := next((tag for tag in TABLES if tag in data), ""):
         yield f"is shown through a separate table ({table}); export it as plain grey levels"
     if not may_stretch and (spacing := _not_square(data)):
         yield (
@@ -114,12 +116,13 @@ def _not_square(data: "FileDataset") -> str:
 
 def _padding(data: "FileDataset", values: NDArray[Any]) -> NDArray[np.bool_]:
     """Return the stored values (h, w) outside the picture, which are not measurements."""
-    tags = (data.get(tag) for tag in ("PixelPaddingValue", "PixelPaddingRangeLimit"))
-    low, other = (tag if isinstance(tag, int) else None for tag in tags)
-    if low is None:
+    low = data.get("PixelPaddingValue")
+    if not isinstance(low, int):
         return np.zeros(values.shape, dtype=bool)
-    ends = sorted((low, low if other is None else other))
-    return np.asarray((values >= ends[0]) & (values <= ends[1]))
+    other = data.get("PixelPaddingRangeLimit")
+    ends = sorted((low, other if isinstance(other, int) else low))
+    outside: NDArray[np.bool_] = (values >= ends[0]) & (values <= ends[1])
+    return outside
 
 
 def _windowed(
@@ -141,8 +144,10 @@ def _windowed(
     is_byte = values.dtype == np.uint8 and data.get("BitsStored", 8) == 8
     if is_byte and np.array_equal(measured, values) and "VOILUTSequence" not in data:
         return values.copy()  # ultrasound and photographs: grey levels already
-    has = "a table (VOILUTSequence) in place of a" if "VOILUTSequence" in data else "no"
-    raise UnusableImageError(f"has {has} window (WindowCenter, WindowWidth); {SET_WINDOW}")
+    has = "a table in place of a window (VOILUTSequence)"
+    if "VOILUTSequence" not in data:
+        has = "no window (WindowCenter, WindowWidth)"
+    raise UnusableImageError(f"has {has}; {SET_WINDOW}")
 
 
 OwnWindow = tuple[float, float] | None  # centre and width; None: not given

@@ -3,16 +3,15 @@
 import codecs
 import gzip
 import re
-import tomllib
 import unicodedata
 import zipfile
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from itertools import pairwise
 from pathlib import Path, PurePath
-from typing import IO, BinaryIO
+from typing import IO, BinaryIO, NoReturn
 
 from erosion_common.errors import DataError
 
@@ -21,15 +20,42 @@ CHUNK = 1 << 20  # bytes
 PACKED = (".gz", ".zip")
 CUT_OFF = "was cut off. Export it again."
 ASK = "set encoding under [data] (--encoding where a draft is made)"
-NOTED = "the text is in {} (detected; encoding sets it)"
 MOST_WORDS = 100_000  # not in ASCII, for distinguishing encodings
 SHOWN = 6  # encodings in a message
 
-_KNOWN = tomllib.loads(Path(__file__).with_name("encodings.toml").read_text(encoding="utf-8"))
-LATIN: Mapping[str, str] = {e: _KNOWN["letters"][k] for e, k in _KNOWN["latin"].items()}
-OTHER: Mapping[str, str] = _KNOWN["other"]  # each with its script
-EAST_ASIAN: Mapping[str, str] = _KNOWN["east_asian"]  # each with the usual set of characters
-BEFORE, AFTER, ALONE = (_KNOWN["marks"][key] for key in ("before", "after", "alone"))
+# The non-ASCII letters of a language, by the encodings that have them.
+WESTERN = (
+    "äöüß äöåé åæøéö áéíñóúü áâãàçéêíóôõúü àâæçéèêëîïôœùûüÿ àèéìíîòóùú àéëïöü áðéíóúýþæö àçèéíïòóúü"
+)
+EASTERN = "ąćęłńóśźż áčďéěíňóřšťúůýž áäčďéíĺľňóôŕšťúýž áéíóöőúüű ăâîşţșț čćđšž äöüß"
+TURKISH = "âçğıiöşüî"
+LATIN = {
+    "cp1252": WESTERN,
+    "iso8859-15": WESTERN,
+    "cp1250": EASTERN,
+    "iso8859-2": EASTERN,
+    "cp1254": TURKISH,
+    "cp1257": "āčēģīķļņšūž ąčęėįšųūž äõöüšž",
+    "mac-roman": WESTERN,
+    "cp850": WESTERN,
+}
+OTHER = {
+    "cp1251": "CYRILLIC",
+    "koi8-r": "CYRILLIC",
+    "cp1253": "GREEK",
+    "cp1255": "HEBREW",
+    "cp1256": "ARABIC",
+}
+# Each with the narrower set of characters in normal use.
+EAST_ASIAN = {
+    "cp932": "shift_jis",
+    "euc_jp": "euc_jp",
+    "gb18030": "gb2312",
+    "big5": "big5",
+    "cp949": "euc_kr",
+}
+BEFORE, AFTER = "«“„‘‚¿¡–—−±≥≤×°µμ~", "»”“’‘°²³%‰®™º…–—€£´µμ"
+ALONE = "°µμ–—−±×€£§•·…²³½¼≥≤←→′″ñàéèêóíúáöåüäøæœ"
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,16 +159,20 @@ def found_encoding(content: FileContent) -> tuple[str, list[str]]:
     with content.open() as file:
         begin = file.read(4)
     if begin.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        return declared_encoding(content, "utf-16"), [NOTED.format("UTF-16")]
+        return declared_encoding(content, "utf-16"), [_said("UTF-16")]
     if _decodes(content, "utf-8"):
         return "utf-8-sig", []
     words, before_last = _words(content)
     readings = _readings(words)
+    if not readings and before_last and _readings(before_last):
+        raise DataError(
+            f"Data file {content} ends in the middle of a character, it seems, so it {CUT_OFF}"
+        )
     if not readings:
-        wrong = f"is not text in one encoding that is known here. Save it as UTF-8, or {ASK}."
-        if before_last and _readings(before_last):
-            wrong = f"ends in the middle of a character, it seems, so it {CUT_OFF}"
-        raise DataError(f"Data file {content} {wrong}")
+        raise DataError(
+            f"Data file {content} is not text in one encoding that is known here. Save it as UTF-8,"
+            f" or {ASK}."
+        )
     if len(set(readings.values())) > 1:
         shown = list(readings)[:SHOWN]
         differing = next(i for i, _ in enumerate(words) if len({readings[e][i] for e in shown}) > 1)
@@ -153,7 +183,11 @@ def found_encoding(content: FileContent) -> tuple[str, list[str]]:
         )
     encoding = declared_encoding(content, next(iter(readings)))
     called = "Windows-1252" if encoding == "cp1252" else encoding
-    return encoding, [NOTED.format(f"{called}, not UTF-8")]
+    return encoding, [_said(f"{called}, not UTF-8")]
+
+
+def _said(encoding: str) -> str:
+    return f"the text is in {encoding} (detected; encoding sets it)"
 
 
 def declared_encoding(content: FileContent, encoding: str) -> str:
@@ -173,10 +207,12 @@ def _decodes(content: FileContent, encoding: str) -> bool:
     with content.open() as file:
         try:
             while chunk := file.read(CHUNK):
-                if encoding == "utf-8" and (seems := _not_utf8(chunk)):
+                if encoding == "utf-8" and b"\0" in chunk:
+                    _refuse_nul(content, chunk)
+                if encoding == "utf-8" and b"\x1b$" in chunk:  # ASCII all through
                     raise DataError(
-                        f"Data file {content} is not text in UTF-8: it seems to be {seems}. Save it"
-                        f" as CSV in UTF-8, or {ASK}."
+                        f'Data file {content} seems to be Japanese text in JIS ("iso2022_jp"). If'
+                        f" so, {ASK}; or save it as UTF-8."
                     )
                 decoder.decode(chunk)
         except UnicodeError:
@@ -190,18 +226,18 @@ def _decodes(content: FileContent, encoding: str) -> bool:
     return True
 
 
-def _not_utf8(chunk: bytes) -> str:
-    """Return what bytes seem to be that UTF-8 would take for text; "" for any other."""
-    if b"\x1b$" in chunk:  # ASCII all through
-        return 'Japanese in JIS ("iso2022_jp")'
-    even, odd = chunk[::2].count(0), chunk[1::2].count(0)
-    if not even + odd:
-        return ""
+def _refuse_nul(content: FileContent, begin: bytes) -> NoReturn:
+    even, odd = begin[::2].count(0), begin[1::2].count(0)
     seems = "utf-16-be" if even > odd else "utf-16-le"
-    is_text = min(even, odd) * 10 <= max(even, odd)
-    if is_text and "\n" in chunk.decode(seems, errors="replace"):
-        return f'in UTF-16 without its mark ("{seems}")'
-    return "no text, because of its NUL characters"
+    if min(even, odd) * 10 <= max(even, odd) and "\n" in begin.decode(seems, errors="replace"):
+        raise DataError(
+            f'Data file {content} seems to be text in UTF-16 without its mark ("{seems}"). If so,'
+            f" {ASK}; or save it as UTF-8."
+        )
+    raise DataError(
+        f"Data file {content} is not text that can be read (it holds NUL characters)."
+        f" Export it as CSV in UTF-8, or {ASK}."
+    )
 
 
 def _words(content: FileContent) -> tuple[list[bytes], list[bytes]]:

@@ -3,14 +3,13 @@
 import warnings
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import ExifTags, Image, UnidentifiedImageError
 from PIL.ImageFile import ImageFile
 from PIL.TiffImagePlugin import BITSPERSAMPLE, TiffImageFile
 from pydantic import Field, model_validator
@@ -36,16 +35,25 @@ from erosion_client.dataset.sources.labelled_images import (
     read_each,
     read_target,
     scans_by_class,
+    target_names,
 )
-from erosion_client.dataset.text_table import (
-    ColumnEncoder,
-    TextTable,
-    hash_of_image,
-    hashes_of_arrays,
-)
+from erosion_client.dataset.task_checks import checked_targets
+from erosion_client.dataset.text_table import hash_of_image, hashes_of_arrays
 from erosion_common.errors import DataError
 from erosion_common.support.text import some
 from erosion_common.tasks.inputs import ImageTask
+
+# Exif's orientations for a camera held on its side (Exif 2.3, 4.6.4 A), and their corrections.
+UPRIGHT = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+ON_ITS_SIDE = (5, 6, 7, 8)
 
 
 class ImageFiles(OnDisk, ImageSource):
@@ -95,7 +103,7 @@ class ImageFiles(OnDisk, ImageSource):
         if path.suffix.lower() != ".npz" or not path.is_file():
             raise DataError(
                 f"Data file {path} is no .npz file, but the study wants images: give an .npz with"
-                f" images and {task.target_columns[0].name}, or a folder with one of images per"
+                f" images and {target_names(task)}, or a folder with one folder of images per"
                 " class."
             )
         return _read_npz(self, path, task)
@@ -103,8 +111,11 @@ class ImageFiles(OnDisk, ImageSource):
     def _read_folders(self, task: ImageTask) -> LabelledImages:
         scans = scans_by_class(self, self.path, task, _pictures)
         if deeper := [str(path.relative_to(self.path)) for path in scans.paths if path.is_dir()]:
-            wrong = "folders in the folder of a class are not read; move their images up into it"
-            raise faults(self.path, [f"{some(deeper)}: {wrong}"])
+            problem = (
+                f"{some(deeper)}: folders in the folder of a class are not read; move their"
+                " images up into it"
+            )
+            raise faults(self.path, [problem])
         found = read_each(
             self,
             scans,
@@ -122,6 +133,7 @@ def _pictures(folder: Path) -> list[Path]:
 def _picture(
     file: Path, task: ImageTask, resize: Resize, said: int
 ) -> tuple[NDArray[np.uint8], int]:
+    """Return the upright image as (c, h, w), and its row hash. Raises UnusableImageError."""
     try:
         with warnings.catch_warnings():
             # Pillow only warns about an image that unpacks to a huge one; it is never kept in full.
@@ -129,8 +141,9 @@ def _picture(
             image = Image.open(file)
         with image:
             is_deep = _is_deep(image)
-            if resize == "refuse" and {*image.size} != {*task.shape[-2:]}:  # before it is decoded
-                check_size(image.size, task)
+            turn = _orientation(image)  # for which some kinds of file are decoded
+            if resize == "refuse":
+                check_size(image.size[::-1] if turn in ON_ITS_SIDE else image.size, task)
             if image.mode not in ("1", "L", "LA", "P", "RGB", "RGBA"):
                 # Pillow would clip 16-bit pixels to white.
                 raise UnusableImageError(
@@ -151,9 +164,8 @@ def _picture(
             stored = f"{image.mode} {image.size} {image.getpalette()}"
             row_hash = hash_of_image(said, [stored.encode(), image.tobytes()])
             pixels = image.convert("L" if task.shape[0] == 1 else "RGB")
-            with suppress(Exception):  # of damaged metadata
-                pixels = ImageOps.exif_transpose(pixels)
-            return fitted(pixels, task, resize), row_hash
+            upright = pixels.transpose(UPRIGHT[turn]) if turn in UPRIGHT else pixels
+            return fitted(upright, task, resize), row_hash
     except UnusableImageError:
         raise
     except (UnidentifiedImageError, Image.DecompressionBombError):
@@ -177,10 +189,23 @@ def _is_deep(image: Image.Image) -> bool:
     return any(";16" in str(args) for args in coded)
 
 
+def _orientation(image: Image.Image) -> int:
+    """Return the orientation that the camera stored with the pixels; 1: upright."""
+    if image.format == "TIFF":
+        return 1  # Pillow turns these itself
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return int(image.getexif().get(ExifTags.Base.Orientation, 1))
+    except Exception:  # noqa: BLE001 - damaged metadata may raise anything
+        return 1
+
+
 def _read_npz(source: ImageFiles, path: Path, task: ImageTask) -> LabelledImages:
-    (column,) = task.target_columns
-    called, target = source.local_name("images"), source.local_name(column.name)
-    needed = [called, target, *filter(None, [source.patient])]
+    """Read the images of an archive. Raises DataError with every problem."""
+    targets = [column.name for column in task.target_columns]
+    local = [source.local_name(name) for name in ("images", *targets)]
+    needed = local if source.patient is None else [*local, source.patient]
     try:
         with zipfile.ZipFile(path) as archive:
             unpacked = sum(member.file_size for member in archive.infolist())
@@ -192,12 +217,12 @@ def _read_npz(source: ImageFiles, path: Path, task: ImageTask) -> LabelledImages
                 raise DataError(
                     f"Data file {path} has no array {' and no array '.join(map(repr, absent))}; it"
                     f" has {', '.join(arrays) or 'none'}. Name them under [data.columns] as images"
-                    f" and {column.name}, and that of the patients as data.patient."
+                    f" and {target_names(task)}, and that of the patients as data.patient."
                 )
-            images, labels = arrays[called], arrays[target]
+            images, *columns = (arrays[name] for name in local)
             keys = None if source.patient is None else arrays[source.patient]
             num = len(images) if images.ndim else 0
-            hashes = hashes_of_arrays(_of_each(images, called, arrays), num)
+            hashes = hashes_of_arrays(_of_each(images, local[0], arrays), num)
     except DataError:
         raise
     except Exception as problem:  # noqa: BLE001 - a damaged file may raise anything
@@ -206,29 +231,26 @@ def _read_npz(source: ImageFiles, path: Path, task: ImageTask) -> LabelledImages
             f"Data file {path} cannot be read: {reason}. Write it with numpy.savez, without"
             " arrays of objects."
         ) from None
-    if labels.ndim == 2 and labels.shape[1] == 1:
-        labels = labels[:, 0]
-    problems = _wrong_shapes(images, labels, column.name, task)
+    columns = [c[:, 0] if c.ndim == 2 and c.shape[1] == 1 else c for c in columns]
+    problems = _wrong_shapes(images, dict(zip(targets, columns, strict=True)), task)
     patients = None
     if keys is not None:
         patients = [str(key).strip() for key in keys.ravel().tolist()]
         problems += _wrong_patients(source, keys.shape, patients, images)
+    read = [
+        read_target(list(map(str, values.ravel())), source, column)
+        for column, values in zip(task.target_columns, columns, strict=True)
+    ]
+    problems += [problem for target in read for problem in target.problems]
     arranged = _channels_first(images, task)
     if arranged is None or problems:
         raise faults(path, problems)
-    encoder = ColumnEncoder(target, f"Data file {path}")
-    encoder.add([*map(str, labels)])
-    columns = {target: encoder.column()}
-    numbers = np.arange(len(images))
-    origin = f"Data file {path}"
-    table = TextTable(origin, (target,), columns, len(images), "number", numbers=numbers)
-    targets, notes = read_target(table, source, task)
     return LabelledImages(
         np.ascontiguousarray(arranged),
-        targets,
+        checked_targets(task, np.stack([target.numbers for target in read], axis=1)),
         tuple(f"number {index}" for index in range(len(images))),
         None if patients is None else np.unique(patients, return_inverse=True)[1],
-        tuple(notes),
+        tuple(note for target in read for note in target.notes),
         row_hashes=hashes,
     )
 
@@ -236,11 +258,19 @@ def _read_npz(source: ImageFiles, path: Path, task: ImageTask) -> LabelledImages
 def _wrong_patients(
     source: ImageSource, shape: tuple[int, ...], patients: Sequence[str], images: NDArray[Any]
 ) -> list[str]:
+    """Return what is wrong with the array of patients."""
     if shape != images.shape[:1]:
-        return [f"{source.patient} is of shape {shape}; give {len(images)}, one for each image"]
+        return [
+            f"{source.patient} is of shape {shape}, images of {images.shape}; give one patient"
+            " for each image"
+        ]
     unnamed = [i for i, name in enumerate(patients) if name.lower() in MISSING_MARKERS]
-    where = f"{len(unnamed)} images, such as number {unnamed[0]}" if unnamed else ""
-    return [f"{source.patient} is empty for {where}; fill it in"] if unnamed else []
+    if not unnamed:
+        return []
+    return [
+        f"{source.patient} is empty for {len(unnamed)} images, such as number"
+        f" {unnamed[0]}; fill it in, so that it is known which images are of one patient"
+    ]
 
 
 def _of_each(
@@ -257,11 +287,14 @@ def _of_each(
 
 
 def _wrong_shapes(
-    images: NDArray[np.uint8], labels: NDArray[np.generic], name: str, task: ImageTask
+    images: NDArray[np.uint8], columns: dict[str, NDArray[np.generic]], task: ImageTask
 ) -> list[str]:
-    problems = []
-    if labels.ndim != 1:
-        problems.append(f"{name} are of shape {labels.shape}; give one value per image")
+    """Return what is wrong with the shapes and types of the arrays."""
+    problems = [
+        f"{name} are of shape {column.shape}; give one value per image"
+        for name, column in columns.items()
+        if column.ndim != 1
+    ]
     if images.dtype != np.uint8:
         problems.append(f"images are {images.dtype}; store pixels from 0 to 255 as uint8")
     if _channels_first(images, task) is None:
@@ -273,8 +306,12 @@ def _wrong_shapes(
         )
     elif len(images) == 0:
         problems.append("there are no images; store at least one")
-    elif labels.ndim == 1 and len(labels) != len(images):
-        problems.append(f"{len(images)} images and {len(labels)} {name}; give one value per image")
+    else:
+        problems += [
+            f"{len(images)} images and {len(column)} {name}; give one value per image"
+            for name, column in columns.items()
+            if column.ndim == 1 and len(column) != len(images)
+        ]
     return problems
 
 

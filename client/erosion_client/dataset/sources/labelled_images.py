@@ -1,8 +1,9 @@
 """Images with their labels: class folders or a table of labels, and 8-bit pixels of a size."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -14,9 +15,15 @@ from pydantic import AfterValidator, Field
 from torch.nn.functional import interpolate
 
 from erosion_client.dataset.column_values import (
+    PLAIN_MARKS,
     Fault,
+    NumberMarks,
+    found_decimal,
+    groups_by_point,
     target_parser,
+    toml_key,
 )
+from erosion_client.dataset.single_column import to_be_asked_about
 from erosion_client.dataset.sources.data_source import (
     DataSource,
     ImageSource,
@@ -24,17 +31,16 @@ from erosion_client.dataset.sources.data_source import (
     OnDisk,
     entries_of,
     is_there,
-    not_read,
 )
 from erosion_client.dataset.sources.table_file import TableFile
-from erosion_client.dataset.table_contract import check_targets
 from erosion_client.dataset.task_checks import checked_targets
-from erosion_client.dataset.text_table import TextTable, hash_of_text
+from erosion_client.dataset.text_table import hash_of_text
 from erosion_common.errors import DataError
 from erosion_common.settings.names import canonical
+from erosion_common.support.software import install_command
 from erosion_common.support.text import some
 from erosion_common.tasks.inputs import ImageTask
-from erosion_common.tasks.task import CodedColumn, Targets
+from erosion_common.tasks.task import CodedColumn, TargetColumn, Targets
 
 Resize = Literal["refuse", "stretch", "pad"]  # "pad": keep the proportions, add black margins
 MAX_DECODED_BYTES = 8 * 2**30  # a small archive can unpack to any size
@@ -159,15 +165,78 @@ MASK = re.compile(
     r"((^|[_\-. )])(d?seg|aseg|segmentations?|labels?|labelmap|ground_?truth)|mask)[_\-. ]?\d*$",
     re.I,
 )  # endings of files without an image
+MISSING = "missing"  # the problem of an unknown target
 
 
-def read_target(
-    table: TextTable, source: ImageSource, task: ImageTask
-) -> tuple[Targets, Sequence[str]]:
-    """Return the target of every row (n, ...), and notes. Raises DataError with every problem."""
-    path = next(value for _, value in source if isinstance(value, Path))
-    as_table = TableFile(path=path, columns=source.columns, values=source.values)
-    return check_targets(table, task, as_table)
+def target_names(task: ImageTask) -> str:
+    """Return the task's target columns, in words."""
+    return " and ".join(column.name for column in task.target_columns)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadTarget:
+    """One target of every image, as numbers."""
+
+    numbers: NDArray[np.float64]  # (n,) NaN where it is faulty
+    problems: tuple[str, ...]
+    notes: tuple[str, ...]  # possible other meanings
+
+
+def read_target(values: Sequence[str], source: DataSource, column: TargetColumn) -> ReadTarget:
+    """Read one target column from its texts (n,)."""
+    distinct, inverse = np.unique(np.array(values, dtype=str), return_inverse=True)
+    texts: list[str] = distinct.tolist()
+    is_number = not isinstance(column, CodedColumn)
+    marks = NumberMarks(found_decimal(texts) if is_number else ".")
+    parsed = _parsed(texts, source, column, marks)
+    missing = [text for text, number in parsed.items() if number == MISSING]
+    faulty = [text for text, n in parsed.items() if isinstance(n, str) and text not in missing]
+    problems: list[str] = []
+    notes: list[str] = []
+    if missing:
+        times = int(np.isin(inverse, [texts.index(text) for text in missing]).sum())
+        problems.append(f"{column.name} is missing for {times} images; leave them out")
+    if faulty:
+        wrong = "usable" if is_number else "of the study's classes"
+        reason = f" ({parsed[faulty[0]]})" if is_number else ""
+        problems.append(
+            f"{column.name} {', '.join(map(repr, faulty[:SHOWN]))} are not {wrong}{reason}; map"
+            f" them under [data.values.{toml_key(column.name)}]"
+        )
+    if is_number and groups_by_point(texts):
+        problems.append(
+            f"{column.name}: such as 980 and 1.250 stand side by side, so the point seems to group"
+            " thousands; write the numbers without it"
+        )
+    if marks.decimal == ",":
+        notes.append(f"{column.name} is written 1,5 (detected)")
+    known = {text: number for text, number in parsed.items() if not isinstance(number, str)}
+    if is_number and (codes := to_be_asked_about(known)):
+        notes.append(
+            f"{column.name}: read as measurements, though far from all others:"
+            f" {', '.join(map(repr, codes))}; leave images out for which they mean “not known”"
+        )
+    numbers = np.array([known.get(text, np.nan) for text in texts])
+    return ReadTarget(numbers[inverse], tuple(problems), tuple(notes))
+
+
+def _parsed(
+    texts: Sequence[str],
+    source: DataSource,
+    column: TargetColumn,
+    marks: NumberMarks = PLAIN_MARKS,
+) -> Mapping[str, float | str]:
+    """Return each text's number, or what is wrong with it."""
+    parse = target_parser(column, marks)
+    meant = source.values.get(column.name, {})
+    found: dict[str, float | str] = {}
+    for text in texts:
+        value = parse(meant.get(canonical(text), text))
+        if isinstance(value, Fault):
+            found[text] = value.wrong
+        else:
+            found[text] = MISSING if np.isnan(value) else value
+    return found
 
 
 class FaultyImagesError(DataError):
@@ -187,6 +256,13 @@ def faults(path: Path, problems: Sequence[str]) -> FaultyImagesError:
     return FaultyImagesError(message, problems)
 
 
+def not_read(root: Path, names: Sequence[str]) -> Iterator[str]:
+    """Yield a note of files below `root` that may be intended as images and are not read."""
+    if names:
+        files_are = ("files", "are") if len(names) > 1 else ("file", "is")
+        yield f"{len(names)} {files_are[0]} in {root} {files_are[1]} not read: {some(names)}"
+
+
 @dataclass(frozen=True, slots=True)
 class Scans:
     """What is read as one image each: a file, or the folder of a series."""
@@ -203,36 +279,44 @@ def scans_by_class(
     source: DataSource, root: Path, task: ImageTask, scans_in: Callable[[Path], list[Path]]
 ) -> Scans:
     """Return the scans that `scans_in` lists in each class's folder. Raises DataError."""
-    (column,) = task.target_columns
-    if not isinstance(column, CodedColumn):
+    column = task.target_columns[0]
+    if len(task.target_columns) > 1 or not isinstance(column, CodedColumn):
         problem = (
-            f"folders of images hold a class each, and the study predicts {column.name}; give an"
-            " .npz file, or a table of labels, with those"
+            f"folders of images hold a class each, and the study predicts {target_names(task)};"
+            " give an .npz file, or a table of labels, with those"
         )
         raise faults(root, [problem])
     shown = [entry for entry in entries_of(root) if not entry.name.startswith(".")]
     folders = [entry for entry in shown if entry.is_dir()]
-    parse, meant = target_parser(column), source.values.get(column.name, {})
-    codes = {f.name: parse(meant.get(canonical(f.name), f.name)) for f in folders}
-    if unknown := [n for n, code in codes.items() if isinstance(code, Fault) or np.isnan(code)]:
-        remedy = f"rename it, or map it under [data.values.{column.name}]"
-        wrong = f"is not of the study's classes; {remedy}"
-        raise faults(root, [f"folder {name!r} {wrong}" for name in unknown])
+    codes = _parsed([folder.name for folder in folders], source, column)
+    problems = [
+        f"folder {folder.name!r} is not of the study's classes; rename it, or map it under"
+        f" [data.values.{column.name}]"
+        for folder in folders
+        if isinstance(codes[folder.name], str)
+    ]
+    if problems:
+        raise faults(root, problems)
     found = [(scan, folder.name) for folder in folders for scan in scans_in(folder)]
     if not found:
-        raise faults(root, ["it holds no images; make one folder of them per class"])
+        problem = "it holds no images; make one folder of them per class"
+        raise faults(root, [problem])
     paths = tuple(scan for scan, _ in found)
     places = tuple(str(path.relative_to(root)) for path in paths)
-    if masks := [place for place in places if MASK.search(Path(place).name.split(".")[0])]:
-        wrong = "is a mask or a segmentation by its name, and no image; move it to another folder"
-        raise faults(root, [f"{place} {wrong}" for place in masks])
+    masks = [
+        f"{place} is a mask or a segmentation by its name, and no image; move it to another folder"
+        for path, place in zip(paths, places, strict=True)
+        if MASK.search(path.name.split(".")[0])
+    ]
+    if masks:
+        raise faults(root, masks)
     return Scans(
         root,
         paths,
         places,
         checked_targets(task, np.array([[codes[name]] for _, name in found], dtype=np.float64)),
         tuple(hash_of_text(name) for _, name in found),
-        tuple(not_read(root, paths)),
+        tuple(not_read(root, [entry.name for entry in shown if not entry.is_dir()])),
     )
 
 
@@ -252,6 +336,14 @@ class ScanFolder(OnDisk, ImageSource):
         "its proportions kept, and black around it.",
     )
 
+    def require(self, package: str, extra: str) -> None:
+        """Raise DataError, with the command that installs it, where a package is missing."""
+        if find_spec(package) is None:
+            raise DataError(
+                f"{self.describe()} is read with {package}, which is not installed. Run:"
+                f" {install_command(extra)}"
+            )
+
     def scans(self, task: ImageTask, scans_in: Callable[[Path], list[Path]]) -> Scans:
         """Return the scans with their targets. Raises DataError with every problem.
 
@@ -265,19 +357,27 @@ class ScanFolder(OnDisk, ImageSource):
             )
         if self.labels is None:
             return scans_by_class(self, root, task, scans_in)
-        return _scans_by_table(self, root, self.labels, task)
+        return _scans_by_table(self, root, self.labels, task, scans_in)
 
 
-def _scans_by_table(source: ImageSource, root: Path, labels: Path, task: ImageTask) -> Scans:
+def _scans_by_table(
+    source: ImageSource,
+    root: Path,
+    labels: Path,
+    task: ImageTask,
+    scans_in: Callable[[Path], list[Path]],
+) -> Scans:
+    """Return the scans that a table of labels names, relative to the root. Raises DataError."""
     file_column = source.local_name(FILE_COLUMN)
-    (column,) = task.target_columns
-    table = TableFile(path=labels).read([file_column, source.local_name(column.name)])
-    if file_column not in table.columns:
+    local = [source.local_name(column.name) for column in task.target_columns]
+    table = TableFile(path=labels).read([file_column, *local])
+    absent = [name for name in (file_column, *local) if name not in table.columns]
+    if absent:
         raise DataError(
-            f"{table.origin} has no column {file_column!r}; it has {', '.join(table.header)}. Name"
-            f" it under [data.columns] as {FILE_COLUMN}."
+            f"{table.origin} has no column {' and no column '.join(map(repr, absent))}; it has"
+            f" {', '.join(table.header)}. Name them under [data.columns] as {FILE_COLUMN} and"
+            f" {', '.join(column.name for column in task.target_columns)}."
         )
-    targets, found = read_target(table, source, task)
     names = table.columns[file_column]
     places = [names.texts[code] for code in names.codes.tolist()]
     problems = [
@@ -285,13 +385,31 @@ def _scans_by_table(source: ImageSource, root: Path, labels: Path, task: ImageTa
         for row, place in enumerate(places)
         if not place or not (root / place).exists()
     ]
+    read = [
+        read_target([texts.texts[code] for code in texts.codes.tolist()], source, column)
+        for column, texts in zip(
+            task.target_columns, (table.columns[name] for name in local), strict=True
+        )
+    ]
+    problems += [problem for target in read for problem in target.problems]
     if problems:
         raise faults(labels, problems)
+    targets = checked_targets(task, np.stack([target.numbers for target in read], axis=1))
     paths = tuple(root / place for place in places)
-    notes = (*found, *not_read(root, [*paths, labels]))
+    notes = [note for target in read for note in target.notes]
+    # The folder of a scan is named, or one above it; the table itself may lie next to them.
+    named = {path.absolute() for path in (*paths, labels)}
+    others = [
+        path
+        for path in scans_in(root)
+        if path != root and named.isdisjoint((path.absolute(), *path.absolute().parents))
+    ]
+    if others:
+        named_others = some(str(path.relative_to(root)) for path in others)
+        notes.append(f"{len(others)} scans are not in {labels.name}, and not read: {named_others}")
     assert table.row_hashes is not None
     said = tuple(table.row_hashes.tolist())
-    return Scans(root, paths, tuple(places), targets, said, notes)
+    return Scans(root, paths, tuple(places), targets, said, tuple(notes))
 
 
 ReadOne = Callable[[Path, str, int], tuple[NDArray[np.uint8], int]]
@@ -364,7 +482,11 @@ def patients_in_names(
     names = [Path(place).name for place in places]
     found = [re.search(pattern, name) for name in names]
     keys = ["" if match is None else match.group(1) or "" for match in found]
-    if unnamed := [name for name, key in zip(names, keys, strict=True) if not key]:
-        wrong = f"{len(unnamed)} names of files do not fit patient_pattern = {pattern!r}"
-        raise faults(path, [f"{wrong}: {some(unnamed)}; correct it"])
+    unnamed = [name for name, key in zip(names, keys, strict=True) if not key]
+    if unnamed:
+        problem = (
+            f"{len(unnamed)} names of files do not fit patient_pattern = {pattern!r}:"
+            f" {', '.join(unnamed[:SHOWN])}; correct it"
+        )
+        raise faults(path, [problem])
     return np.unique(keys, return_inverse=True)[1]

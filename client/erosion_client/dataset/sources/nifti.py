@@ -1,7 +1,8 @@
 """NIfTI volumes, through nibabel: one slice of each as an image, or the whole."""
 
 import warnings
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,7 +12,7 @@ from PIL import Image
 from pydantic import Field, model_validator
 
 from erosion_client.dataset.column_values import LARGEST_NUMBER
-from erosion_client.dataset.sources.data_source import LabelledImages, files_below, require
+from erosion_client.dataset.sources.data_source import LabelledImages, files_below
 from erosion_client.dataset.sources.labelled_images import (
     PatientPattern,
     ScanFolder,
@@ -21,6 +22,7 @@ from erosion_client.dataset.sources.labelled_images import (
     check_decoded,
     fitted,
     fitted_volume,
+    not_read,
     patients_in_names,
     read_each,
     windowed,
@@ -73,18 +75,18 @@ class NiftiImages(ScanFolder):
 
     def read(self, task: ImageTask) -> LabelledImages:
         """Read the images as the study wants them."""
-        require(self.describe(), "nibabel", "nifti")
+        self.require("nibabel", "nifti")
         scans = self.scans(task, _volumes)
         unsaid: list[str] = []  # volumes without orientation in their headers
 
         def read_one(path: Path, place: str, said: int) -> tuple[NDArray[np.uint8], int]:
-            values, are_integers, says_how_it_lies = _volume(path)
-            if self.labels is None and _is_label_map(values, are_integers=are_integers):
+            volume = _volume(path)
+            if self.labels is None and _is_label_map(volume):
                 raise UnusableImageError(LABEL_MAP)
-            if not says_how_it_lies:
+            if not volume.says_how_it_lies:
                 unsaid.append(place)
-            axial = (np.ascontiguousarray(one).data for one in values.transpose(2, 0, 1))
-            return self._image(values, task), hash_of_image(said, axial)
+            axial = (np.ascontiguousarray(one).data for one in volume.values.transpose(2, 0, 1))
+            return self._image(volume.values, task), hash_of_image(said, axial)
 
         found = read_each(self, scans, task, read_one)
         notes = [*found.notes]
@@ -97,10 +99,19 @@ class NiftiImages(ScanFolder):
         return replace(
             found,
             patients=patients_in_names(self.path, self.patient_pattern, found.places),
-            notes=tuple(notes),
+            notes=(*notes, *self._others(scans.paths)),
         )
 
+    def _others(self, read: Sequence[Path]) -> Iterator[str]:
+        """Yield a note of other files in the folders, such as volumes in another format."""
+        known = {*read, *([] if self.labels is None else [self.labels])}
+        others = [f for f in files_below(self.path) if not _is_volume(f) and f not in known]
+        inside = [f for f in others if self.labels or f.parent != self.path]  # see scans_by_class
+        inside = [f for f in inside if not f.name.startswith(".")]
+        yield from not_read(self.path, [str(f.relative_to(self.path)) for f in inside])
+
     def _image(self, values: NDArray[np.float64], task: ImageTask) -> NDArray[np.uint8]:
+        """Read the slice or volume as the study wants it."""
         window = self.window
         if window == "percentiles":
             low, high = np.percentile(values, PERCENTILES).tolist()
@@ -117,12 +128,17 @@ class NiftiImages(ScanFolder):
         return fitted(image, task, self.resize)
 
 
-def _volume(path: Path) -> tuple[NDArray[np.float64], bool, bool]:
-    """Return a volume (x, y, z), its axes to the right, to the front and up.
+@dataclass(frozen=True, slots=True)
+class _Volume:
+    """The content of one file."""
 
-    And whether it is stored as integers, and says how it lies; else its axes are those of the
-    format before orientation was stored. Raises UnusableImageError.
-    """
+    values: NDArray[np.float64]  # (x, y, z), the axes to the right, to the front and up
+    is_of_integers: bool  # as stored
+    says_how_it_lies: bool  # else the axes of the format before orientation was stored
+
+
+def _volume(path: Path) -> _Volume:
+    """Read the volume, turned to the standard axes. Raises UnusableImageError."""
     import nibabel
 
     try:
@@ -154,11 +170,12 @@ def _volume(path: Path) -> tuple[NDArray[np.float64], bool, bool]:
         )
     if max(-values.min(), values.max()) > LARGEST_NUMBER:
         raise UnusableImageError(f"holds values beyond ±{LARGEST_NUMBER:g}; export it again")
-    return values, kind in "iu", says
+    return _Volume(values, kind in "iu", says)
 
 
-def _is_label_map(values: NDArray[np.float64], *, are_integers: bool) -> bool:
+def _is_label_map(volume: _Volume) -> bool:
     """Return whether a volume holds labels: a few whole numbers, of floats 0, 1, 2 and so on."""
+    values = volume.values
     if values.size < FEWEST_VOXELS or values.min() != 0 or values.max() > 255:
         return False
     whole = values.astype(np.uint8)
@@ -166,7 +183,7 @@ def _is_label_map(values: NDArray[np.float64], *, are_integers: bool) -> bool:
         return False
     found = np.unique(whole).tolist()
     counts_on = found == [*range(len(found))]
-    return (are_integers or counts_on) and 2 <= len(found) <= FEW_VALUES
+    return (volume.is_of_integers or counts_on) and 2 <= len(found) <= FEW_VALUES
 
 
 def _volumes(folder: Path) -> list[Path]:

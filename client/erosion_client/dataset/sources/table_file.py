@@ -18,7 +18,6 @@ from erosion_client.dataset.sources.data_source import (
     OnDisk,
     TableSource,
     is_there,
-    require,
 )
 from erosion_client.dataset.sources.delimited import (
     NO_PATIENTS,
@@ -38,6 +37,7 @@ from erosion_client.dataset.sources.file_content import (
 )
 from erosion_client.dataset.text_table import ColumnEncoder, TextTable, text_columns, whole_table
 from erosion_common.errors import DataError
+from erosion_common.support.software import install_command
 from erosion_common.support.text import some
 
 # Not .xlsb: a cell far from the others crashes the program, and nothing warns of it.
@@ -82,9 +82,10 @@ def _plain(value: Any) -> Any:
 
 
 def _sheet(content: FileContent, origin: str, sheet: str | None) -> list[list[Any]]:
-    require(origin, "python_calamine", "formats")
-    from python_calamine import CalamineWorkbook, PasswordError, SheetVisibleEnum
-
+    try:
+        from python_calamine import CalamineWorkbook, PasswordError, SheetVisibleEnum
+    except ModuleNotFoundError:
+        raise _lacking(origin, "python-calamine") from None
     try:
         _check_bounds(content, origin)
         with content.open() as file:
@@ -147,6 +148,7 @@ def _check_cells(origin: str, num_rows: int, num_columns: int) -> None:
 
 
 def _extent(sheet: IO[bytes]) -> tuple[int, int]:
+    """Return the last row and column of a sheet that have a cell."""
     last_row = last_column = 0
     rest = b""
     while chunk := sheet.read(CHUNK):
@@ -165,13 +167,21 @@ def _reason(problem: BaseException) -> str:
     return (str(problem).splitlines() or ["damaged"])[0][:200]
 
 
+def _lacking(origin: str, package: str) -> DataError:
+    return DataError(
+        f"{origin} is read with {package}, which is not installed. Run:"
+        f" {install_command('formats')}"
+    )
+
+
 def read_statistics(
     content: FileContent, origin: str, encoding: str | None, labels: bool, wanted: Collection[str]
 ) -> TextTable:
     """Read the wanted columns of a file of SPSS, SAS or Stata. Raises DataError."""
-    require(origin, "pyreadstat", "formats")
-    import pyreadstat
-
+    try:
+        import pyreadstat
+    except ModuleNotFoundError:
+        raise _lacking(origin, "pyreadstat") from None
     if content.suffix == ".xpt" and content.num_bytes % XPORT_RECORD:
         raise DataError(f"{origin} ends in the middle of a record, so it {CUT_OFF}")
     read = getattr(pyreadstat, STATISTICS[content.suffix])
@@ -191,8 +201,10 @@ def read_statistics(
         ) from None
     meant = {name: said.variable_value_labels.get(name, {}) for name in found}
     labelled = [name for name, of_values in meant.items() if of_values]
-    read_as = 'read as codes, and have labels (value_labels = "labels" reads those)'
-    notes = [f"{some(labelled)}: {read_as}"] if labelled and not labels else []
+    notes = []
+    if labelled and not labels:
+        read = 'read as codes, and have labels (value_labels = "labels" reads those)'
+        notes = [f"{some(labelled)}: {read}"]
     columns = {
         name: [_plain(meant[name].get(value, value) if labels else value) for value in column]
         for name, column in found.items()
@@ -219,8 +231,9 @@ def read_json_lines(
     kinds = {row.get("resourceType") for row in rows} - {None}
     if kinds - {"Patient"}:
         raise DataError(
-            f"{origin} holds FHIR's {', '.join(sorted(map(str, kinds)))}, which are not the rows of"
-            " a table: flatten them into one row for each patient first, or query them with DuckDB."
+            f"{origin} holds FHIR's {', '.join(sorted(map(str, kinds)))}. FHIR's resources are not"
+            " the rows of a table: flatten them into one row for each patient first (SQL on FHIR's"
+            " views, Pathling), or query them with DuckDB."
         )
     notes = ["FHIR's Patient, a row each; what lies deeper is called by its path"] if kinds else []
     columns = {name: [row.get(name) for row in rows] for name in names}
@@ -370,13 +383,11 @@ def _read_table(source: TableFile, wanted: Collection[str]) -> TextTable:
         )
     if not path.is_file():  # a pipe or a device, which may never end
         raise DataError(f"Data file {path} is no ordinary file. Give a file of the patients.")
-    content = content_of(path) if suffix_of(path) in (*SUFFIXES, ".zip") else None
-    if content is None or content.suffix not in SUFFIXES:
-        suffix = (suffix_of(path) if content is None else content.suffix) or "a file without suffix"
-        raise DataError(
-            f"Data file {path}: a table in {suffix} cannot be read; export it as one of"
-            f" {', '.join(SUFFIXES)}, also packed (.csv.gz, .zip)."
-        )
+    if suffix_of(path) not in (*SUFFIXES, ".zip"):
+        raise _unknown_format(path, suffix_of(path))
+    content = content_of(path)
+    if content.suffix not in SUFFIXES:
+        raise _unknown_format(path, content.suffix)
     for key, suffixes in ONLY_OF.items():
         if key in source.model_fields_set and content.suffix not in suffixes:
             raise DataError(
@@ -395,7 +406,15 @@ def _read_table(source: TableFile, wanted: Collection[str]) -> TextTable:
     return table
 
 
+def _unknown_format(path: Path, suffix: str) -> DataError:
+    return DataError(
+        f"Data file {path}: a table in {suffix or 'a file without suffix'} cannot be read; export"
+        f" it as one of {', '.join(SUFFIXES)}, also packed (.csv.gz, .zip)."
+    )
+
+
 def _read(source: TableFile, content: FileContent, wanted: Collection[str]) -> TextTable:
+    """Read a file of any format. Raises DataError, ArrowException, OSError."""
     suffix, origin = content.suffix, source.describe()
     if suffix in PARQUET:
         table = _read_parquet(content, origin, source.footer_lines, wanted)
