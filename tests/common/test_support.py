@@ -8,13 +8,15 @@ import pickle
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
 
 from erosion_client.audit.audit_log import AuditLog  # noqa: F401 - defines an error of its own
-from erosion_client.dataset.sources.data_source import require
+from erosion_client.dataset.sources.dicom import DicomImages
+from erosion_client.dataset.sources.nifti import NiftiImages
 from erosion_common.errors import DataError, ErosionError, Problem, StudyError
 from erosion_common.protocol.flower import NoAnswer, read_error
 from erosion_common.protocol.frames import LONGEST_REASON
@@ -154,12 +156,16 @@ def test_what_only_lies_in_a_folder_installs_from_there(monkeypatch: pytest.Monk
 
 
 @pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize(
+    ("source", "extra", "package"),
+    [(DicomImages, "dicom", "pydicom"), (NiftiImages, "nifti", "nibabel")],
+)
 def test_a_source_without_its_package_says_how_to_install_it(
-    monkeypatch: pytest.MonkeyPatch,
+    source: Any, extra: str, package: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("erosion_client.dataset.sources.data_source.find_spec", lambda _: None)
-    with refused(DataError, "pip install 'pydicom>="):
-        require("images", "pydicom", "dicom")
+    monkeypatch.setattr("erosion_client.dataset.sources.labelled_images.find_spec", lambda _: None)
+    with refused(DataError, f"pip install '{package}>="):
+        source(path=Path("images")).require(package, extra)
 
 
 # -- Versions ------------------------------------------------------------------------------------

@@ -19,8 +19,8 @@ pytestmark = [pytest.mark.docker, pytest.mark.timeout(2 * BUILD_SECONDS)]
 
 
 def compose(*arguments: str, timeout: float = PATIENCE, **environment: str) -> str:
-    project = ("--project-name", PROJECT)
-    return docker("compose", *project, *arguments, timeout=timeout, **environment)
+    command = ("compose", "--project-name", PROJECT, *arguments)
+    return docker(*command, timeout=timeout, check=True, **environment)
 
 
 def states() -> dict[str, int]:

@@ -145,8 +145,8 @@ def test_the_models_delivered_are_those_of_a_run_on_all_patients(tmp_path: Path)
     for records in outcome.records.values():
         told = {record.hospitals["a"].num_samples for record in records}
         assert told <= {18, 21}  # 20, to a multiple of the smallest cell
-        # The curve is that of the folds: all patients, once for each cut.
-        assert [r.user_metrics and r.user_metrics.num_patients for r in records] == [40, 40, 40]
+        # The curve is that of the folds: each patient counts once, however many the cuts.
+        assert [r.user_metrics and r.user_metrics.num_patients for r in records] == [20, 20, 20]
     assert set(outcome.personal) == {"personal_intercept"}
 
 
@@ -443,6 +443,7 @@ def test_curves_are_means_over_patients_and_end_where_a_rule_stopped() -> None:
     curves = mean_curves(
         [{"x": measured(1.0, 0.4, patients=1)}, {"x": measured(0.5, 0.1, 0.0, patients=3)}],
         {"x": 3},
+        repeats=1,
     )
     # (1 + 1.5) / 4; (.4 + .3) / 4; the first stays at .4: (.4 + 0) / 4
     assert [m["log_loss"] for m in curves["x"] if m] == pytest.approx([0.625, 0.175, 0.1])
@@ -455,8 +456,9 @@ def test_curves_are_means_over_patients_and_end_where_a_rule_stopped() -> None:
                 {"x": measured(0.7, 0.5, 0.1, patients=2)},
             ],
             {"x": 3},
+            repeats=1,
         )["x"]
     )
     assert (first, third) == pytest.approx((0.8, 0.2))
-    away = mean_curves([{"x": [None]}, {"x": measured(0.5, patients=3)}], {"x": 1})
+    away = mean_curves([{"x": [None]}, {"x": measured(0.5, patients=3)}], {"x": 1}, repeats=1)
     assert away == {"x": [None]}

@@ -274,11 +274,11 @@ def check_sealed(site: Site, study: Study | None) -> Iterator[Finding]:
     if missing := sorted(peers - {site.name} - set(keys)):
         yield failed(what, f"the keys of {', '.join(missing)} are not in {path}", _PEERS_REMEDY)
     alike = dict.fromkeys(peers, 1 / len(peers))
-    problem = rules.problem_with_holders(peers) or rules.problem_with(alike)
-    if problem and site.name != study.user:
+    refusal = rules.problem_with_holders(peers) or rules.problem_with(alike)
+    if refusal and site.name != study.user:
         yield failed(
             what,
-            f"this site would take part in none, even if everybody is there: {problem}",
+            f"this site would take part in none, even if everybody is there: {refusal}",
             "name more hospitals in limits.summed_with that people here know, or loosen"
             " limits.min_summed and limits.largest_share; it is your decision",
         )

@@ -408,7 +408,7 @@ def _peers_figure(
     shown = set(heaviest[:MOST_LINES])
     for style, name in enumerate(name for name in run.peers if name in shown):
         entries = [(record.round, record.hospitals.get(name)) for record in records]
-        points = [(number, None if e is None else value(e)) for number, e in entries]
+        points: list[Point] = [(n, None if e is None else value(e)) for n, e in entries]
         if known := [y for _, y in points if y is not None]:
             end = ending(points) or weight_text(known[-1])
             lines.append((run.shown(name), points, style, end))

@@ -111,10 +111,10 @@ def _figures(result: Result, width: int) -> RenderableType:
             return _table(table, gap, result.verdict.best_arm)
     names = [*names, "rounds", "per round"]
     sentences = []
-    for arm, *values in rows:
+    for row_name, *values in rows:
         pairs = zip(names, values, strict=True)
         said = ", ".join(f"{name} {value}" for name, value in pairs if value)
-        sentences.append(Text(f"{arm}: {said}"))
+        sentences.append(Text(f"{row_name}: {said}"))
     return Group(*sentences)
 
 

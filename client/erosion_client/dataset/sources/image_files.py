@@ -157,7 +157,10 @@ def _picture(
                 raise UnusableImageError(
                     f"holds {frames} images, as films and stacks do; save the one that is meant"
                 )
-            if image.has_transparency_data and image.convert("RGBA").getextrema()[3][0] < 255:
+            if (
+                image.has_transparency_data
+                and np.asarray(image.convert("RGBA"))[..., 3].min() < 255
+            ):
                 raise UnusableImageError(
                     "has pixels that are transparent, whose colours nobody sees; save it without"
                 )
