@@ -2,7 +2,6 @@
 
 from itertools import combinations
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +11,7 @@ from hypothesis import strategies as st
 
 from erosion_client.dataset.load import KeptPatients
 from erosion_client.dataset.local_dataset import LocalDataset
+from erosion_client.dataset.split import split_patients
 from erosion_client.disclosure.control import DisclosureControl
 from erosion_client.site_file import Site
 from erosion_client.training.hospital import Hospital
@@ -65,24 +65,35 @@ def test_a_column_does_not_single_out_one(tmp_path: Path, evaluation: dict[str, 
         here.describe(study_of("age", "dose", name="second", evaluation=evaluation))
 
 
-UNIFORM = {"folds": 3, "candidates": {"fedavg": [{"weighting": "uniform"}]}}
+def test_a_study_of_other_columns_is_measured_on_the_same_patients(tmp_path: Path) -> None:
+    here = hospital(tmp_path, table())
+    evaluation = {"split_column": "part"}
+    for columns in (("age",), ("age", "dose"), ("age",)):
+        here._prepare(study_of(*columns, evaluation=evaluation)).begin()
 
 
-@pytest.mark.parametrize(
-    "keys", [{"evaluation": {"folds": 2, "repeats": 2}}, {"selection": UNIFORM}]
-)
-def test_parts_before_and_after_one_patient_came_are_not_both_run(
-    tmp_path: Path, keys: dict[str, Any]
-) -> None:
-    study = study_of("age", **keys)
-    parts = fold_studies(study) or next(trials(study, "fedavg"))
-    before = hospital(tmp_path, table(90))
-    for part in parts[: None if "evaluation" in keys else 1]:
-        before._prepare(part).begin()
-    later = hospital(tmp_path, table(91))
-    for part in parts:
+def test_folds_before_and_after_one_patient_came_are_not_both_measured(tmp_path: Path) -> None:
+    study = study_of("age", evaluation={"folds": 2, "repeats": 2})
+    here = hospital(tmp_path, table(60))
+    for fold in fold_studies(study):
+        here._prepare(fold).begin()
+    here._prepare(study).begin()
+    later = hospital(tmp_path, table(61))
+    for fold in fold_studies(study):
         with raises(Refusal, "nearly", "patients"):
-            later._prepare(part)
+            later._prepare(fold)
+
+
+def test_trials_before_and_after_one_patient_came_are_not_both_run(tmp_path: Path) -> None:
+    study = study_of(
+        "age", selection={"folds": 3, "candidates": {"fedavg": [{"weighting": "uniform"}]}}
+    )
+    (folds,) = trials(study, "fedavg")
+    hospital(tmp_path, table(90))._prepare(folds[0]).begin()
+    later = hospital(tmp_path, table(91))
+    for fold in folds:
+        with raises(Refusal, "nearly", "patients"):
+            later._prepare(fold)
 
 
 def selecting(test_share: float, folds: int = 4, **keys: object) -> Study:
@@ -98,6 +109,23 @@ def trials_of(study: Study) -> list[Study]:
 def settled(study: Study) -> Study:
     """The study as it is run in the end."""
     return study.model_copy(update={"selection": None})
+
+
+def test_no_trial_on_nearly_the_patients_of_another(tmp_path: Path) -> None:
+    """A slightly larger test part moves every fold by one place: fold 0 is the other's fold 1."""
+    here = hospital(tmp_path, table(120))
+    one, other = selecting(0.30), selecting(0.31)
+    lots = [
+        split_patients(asked, "a", here._patients.of(asked).rows, here._patients.of(asked).targets)
+        for asked in (trials_of(one)[1], trials_of(other)[0])
+    ]
+    assert len(np.setxor1d(lots[0].training, lots[1].training)) == 1
+    here._prepare(trials_of(one)[1]).begin()
+    for asked in (other, *trials_of(other)):
+        with raises(Refusal, "study", "another"):
+            here._prepare(asked)
+    for asked in trials_of(selecting(0.31, seed=1)):
+        here._prepare(asked).begin()
 
 
 def test_the_trials_of_one_study_are_run_again_and_so_are_other_studies(tmp_path: Path) -> None:
@@ -154,6 +182,14 @@ def test_the_folds_are_without_a_patient_who_came_since_the_hospital_helped_anot
         dataset.begin()
         trained.append(dataset.split.training.tolist())
     assert sorted(trained[0] + trained[1]) == trained[2] == list(range(60))
+
+
+def test_after_the_folds_no_other_study_is_trained_on_a_patient_who_came(tmp_path: Path) -> None:
+    hospital(tmp_path, table(60))._prepare(
+        fold_studies(study_of("age", evaluation={"folds": 2}))[0]
+    ).begin()
+    helped = hospital(tmp_path, table(61))._prepare(study_of("age", user="b", name="helped"))
+    assert helped.split.training.tolist() == list(range(60))
 
 
 def request(study: Study, run: str) -> TrainRequest:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -15,6 +16,7 @@ from erosion_client.disclosure.control import DisclosureControl
 from erosion_client.site_file import Site
 from erosion_client.training.hospital import Hospital
 from erosion_common.errors import Refusal
+from erosion_common.protocol.messages import TrainRequest
 from erosion_common.rounds.selection import fold_studies
 from erosion_common.study.study import Study
 from tests.support.said import raises
@@ -77,6 +79,16 @@ def test_who_is_left_out_depends_on_the_secret() -> None:
         trained_on(cells, rows)
         found.add(frozenset(trained_on(cells, rows[1:])))
     assert len(found) == 2
+
+
+def test_a_corrected_record_is_one_that_went_and_one_that_came() -> None:
+    cells, rows = DisclosureControl(site(), SECRET), normal(60)
+    trained_on(cells, rows)
+    corrected = rows.copy()
+    corrected[7, 1] += 1
+    after = trained_on(cells, corrected)
+    assert tuple(corrected[7].tolist()) not in after
+    assert len(after) == 60 - CELL
 
 
 def test_a_row_is_known_again_where_a_study_asks_for_other_columns() -> None:
@@ -205,6 +217,51 @@ def test_the_same_patients_with_a_few_values_left_out_are_not_the_same() -> None
     assert len(after) == 60 - CELL
 
 
+def sixty(without_dose: int | None = None) -> str:
+    draws = np.random.default_rng(4)
+    lines = ["age,sex,dose,ill"]
+    for number in range(60):
+        dose = "" if number == without_dose else f"{draws.normal():.3f}"
+        lines.append(f"{30 + number / 2:g},{'fm'[number % 2]},{dose},{number // 30}")
+    return "\n".join(lines) + "\n"
+
+
+def with_dose(study: Study) -> Study:
+    """The same with a further column, whose missing values leave patients out."""
+    task = study.task.model_dump(mode="json")
+    task["features"] = [*task["features"], {"name": "dose", "missing": "drop"}]
+    return make_study(name="more", task=task, training=study.training.model_dump())
+
+
+def gradient_of(hospital: Hospital, study: Study) -> torch.Tensor:
+    """A full-batch update from zero parameters, as a sum over the patients: columns and bias."""
+    dim = max(place.stop for place in study.build_context.layout().values())
+    request = TrainRequest(study, "fedavg", 1, torch.zeros(dim), None, study.name)
+    update = hospital.train(request).delta.double()
+    columns = (dim - 2) // 2
+    ill = torch.cat([update[columns : columns + 2], update[-1:]])
+    return ill / -study.training.learning_rate / (study.training.epochs or 1)
+
+
+def found_record(folder: Path, *, cell: int) -> bool:
+    """Whether two studies' updates together give the record of the one patient without a dose."""
+    limits = {"min_cell": cell}
+    patient = 17
+    hospital = Hospital(
+        make_site(folder, sixty(patient), name="b", file="b.csv", limits=limits), SECRET
+    )
+    study = make_study(training={"epochs": 2, "batch_size": 60, "learning_rate": 1e-7})
+    whole, without = (gradient_of(hospital, asked) for asked in (study, with_dose(study)))
+    difference = 60 * whole - 59 * without
+    age, sex = (difference[:2] / difference[2]).tolist()
+    return bool(abs(age - (30 + patient / 2)) < 0.5 and abs(sex - patient % 2) < 0.1)
+
+
+def test_one_exclusion_does_not_give_its_record(tmp_path: Path) -> None:
+    """By hand: the full-batch gradient times n is a sum, and two sums differ by one patient."""
+    assert not found_record(tmp_path, cell=CELL)
+
+
 def add_picture(folder: Path, number: int) -> None:
     """Of 8 x 8 grey pixels; every third is ill."""
     pixels = np.random.default_rng(number).integers(0, 256, (8, 8), dtype=np.uint8)
@@ -246,3 +303,12 @@ def test_pictures_of_another_size_are_measured_once(tmp_path: Path) -> None:
     for shape in OTHER_SHAPES:
         with raises(Refusal, "test patients"):
             hospital._prepare(fold_studies(of_pictures(*shape, **asked, name="other"))[0])
+
+
+def test_the_unsettled_attack_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        DisclosureControl,
+        "trained_on",
+        lambda self, name, rows, *_, **__: np.ones(len(rows), dtype=bool),
+    )
+    assert found_record(tmp_path, cell=CELL)

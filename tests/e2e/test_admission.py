@@ -28,6 +28,7 @@ from erosion_server.enrolment import admission, certificates
 from erosion_server.enrolment.enrolment import (
     enrol_site,
     renew_coordinator,
+    renew_site,
     revoke_site,
 )
 from erosion_server.enrolment.federation_folder import FederationFolder, OwnAuthority
@@ -433,3 +434,73 @@ def test_who_takes_nothing_in_does_not_keep_its_hospital_out(
         wait_until(lambda: ("bob", "it did not take the greeting in") in enrolled.recorded())
         wait_until(lambda: line.connect().check(seconds=PATIENCE).problem is None)
     enrolled.link.stop()
+
+
+def test_an_enrolled_key_is_let_in_and_known_by_its_hospital(enrolled: Enrolled) -> None:
+    with enrolled.line("bob").connect() as connection:
+        wait_until(lambda: enrolled.connected() == ["bob"])
+        welcome = connection.welcome
+        assert welcome.hospital == "bob"
+        assert welcome.expires is not None
+        assert welcome.expires > expiry.now()
+        assert welcome.versions == OURS
+    wait_until(lambda: enrolled.connected() == [])
+    assert enrolled.recorded() == []
+
+
+def test_a_site_that_trusts_another_authority_does_not_connect(
+    enrolled: Enrolled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = make_federation(enrolled.folder / "other", "bob")
+    tls = replace(enrolled.tls(), root=other.authority.read_bytes())
+    said = enrolled.refused(replace(enrolled.line(), tls=tls))
+    assert "another authority" in said
+    assert "ca.crt" in said
+    assert enrolled.connected() == []
+    monkeypatch.setattr(admission, "HANDSHAKE_SECONDS", 0.0)
+    ((_, text),) = enrolled.recorded()
+    assert "TLS was not agreed" in text
+
+
+def test_a_site_that_is_not_heard_of_is_given_up(
+    enrolled: Enrolled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with deaf(enrolled.line().connect()):
+        wait_until(lambda: enrolled.connected() == ["bob"])
+        monkeypatch.setattr(link, "TICK_SECONDS", 0.01)
+        monkeypatch.setattr(site_session, "PING_TICKS", 2)
+        wait_until(lambda: enrolled.connected() == [])
+    assert enrolled.recorded() == []  # it is gone, not turned away
+
+
+def test_an_expired_key_is_refused_until_it_is_renewed(enrolled: Enrolled) -> None:
+    line = enrolled.line()
+    renew_site(enrolled.keys, "bob", days=-1)
+    assert "its key expired on" in enrolled.refused(line)
+    ((hospital, _),) = enrolled.recorded()
+    assert hospital == "bob"
+    renew_site(enrolled.keys, "bob")
+    with line.connect():
+        wait_until(lambda: enrolled.connected() == ["bob"])
+
+
+def test_where_the_coordinators_own_certificate_has_expired_that_is_said_first(
+    enrolled: Enrolled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enrolled.refused(enrolled.stranger(days=-0.1))
+    after = expiry.now() + timedelta(days=91)
+    monkeypatch.setattr(expiry, "now", lambda: after)
+    monkeypatch.setattr(admission, "HANDSHAKE_SECONDS", 0.0)
+    ((_, text),) = enrolled.recorded()
+    assert "TLS was not agreed: the coordinator's certificate expired on" in text
+    assert f"run: erosion enroll renew coordinator{enrolled.keys.option}. Else: no" in text
+
+
+def test_a_damaged_roster_lets_nobody_in_and_throws_nobody_out(enrolled: Enrolled) -> None:
+    line, stranger = enrolled.line(), enrolled.stranger()
+    with line.connect() as connection:
+        wait_until(lambda: enrolled.connected() == ["bob"])
+        enrolled.keys.roster.write_text("not a roster")
+        assert connection.receive(3) is None
+        assert enrolled.connected() == ["bob"]
+        assert "not enrolled" in enrolled.refused(stranger)

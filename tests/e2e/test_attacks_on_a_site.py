@@ -213,3 +213,10 @@ def test_a_second_program_of_the_same_site_does_not_start(rogue: Rogue) -> None:
     assert second.returncode == 3
     assert "this site runs already" in second.stderr
     assert rogue.site.lives
+
+
+def test_run_after_run_of_one_study_ends_at_its_budget(rogue: Rogue) -> None:
+    asked = study("runs")
+    for number in range(3):
+        assert isinstance(rogue.train(request(asked, run=f"r{number}")), TrainResult)
+    assert "budget.runs_per_study = 3" in str(rogue.train(request(asked, run="another")))

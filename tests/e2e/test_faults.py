@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from experiments.faults import page, scenes
-from experiments.faults.network import why_no_networks
+from experiments.faults.network import why_no_networks, why_no_small_disk
 from experiments.faults.scenes import SCENES
 from experiments.faults.stage import Observation, Row, Stage, small_study
 from experiments.faults.stepped_clock import SteppedClock, why_no_steps
@@ -15,6 +15,7 @@ from experiments.hostile_load.attackers import BY_A_SITE, BY_STRANGERS
 from experiments.two_machines import deploy
 
 NO_NETWORKS = why_no_networks()
+NO_DISK = why_no_small_disk()
 needs_networks = pytest.mark.skipif(NO_NETWORKS is not None, reason=NO_NETWORKS or "")
 
 
@@ -29,6 +30,17 @@ TWO = {
 
 def play(name: str, folder: Path, **changes: Any) -> Row:
     return scenes.play(SCENES[name], folder, **SHORT_ROUNDS, **changes)
+
+
+@pytest.mark.skipif(NO_DISK is not None, reason=NO_DISK or "")
+def test_a_full_disk_is_said_in_one_sentence_and_the_run_goes_on_once_there_is_room(
+    tmp_path: Path,
+) -> None:
+    row = play("disk-full", tmp_path, **TWO)
+    (said,) = [line for line in row.coordinator_says if line.startswith("erosion: ")]
+    assert "No space left" in said
+    assert "--resume" in said
+    assert row.rounds_lost == 0
 
 
 @pytest.mark.skipif(why_no_steps() is not None, reason=why_no_steps() or "")

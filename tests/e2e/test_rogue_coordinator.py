@@ -318,3 +318,10 @@ def test_a_flood_before_any_approval_leaves_a_few_bytes_for_each_request(rogue: 
     assert rogue.why_not(as_header(json.dumps(header)), wire.DESCRIBE)
     written = rogue.site.log.stat().st_size + rogue.site.output.stat().st_size - before
     assert written < 4 * 8192
+
+
+def test_one_array_named_400_times_or_400_arrays_get_one_error(rogue: Rogue) -> None:
+    study = peers("arrays")
+    asked = TrainRequest(study, "fedavg", 1, torch.zeros(6), None, "r1")
+    many = replace(asked, enclosed={f"a{n}": torch.zeros(6) for n in range(400)})
+    assert "arrays, at most" in str(rogue.train(many)) or "WireError" in str(rogue.train(many))

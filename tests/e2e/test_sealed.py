@@ -38,11 +38,16 @@ from tests.support.processes import start
 from tests.support.sealed_coordinator import coordinate_and_stand_still, killed_in_leg
 from tests.support.sealed_programs import (
     AWAY,
+    answers_unmask_twice,
+    changes_its_limits_as_it_masks,
+    changes_its_limits_between_two_legs,
+    changes_its_limits_once_it_masked,
     dies_before_it_masks,
     is_away_now_and_then,
     lies,
     serves,
     signs_other_keys,
+    waits_for_carol,
 )
 from tests.support.sealed_study import (
     ARM,
@@ -169,6 +174,36 @@ def test_a_site_that_is_killed_in_a_leg_is_absent_and_takes_part_again(tmp_path:
     assert_is_the_plain_run(tmp_path, study, run, [(number, "carol") for number in absences])
 
 
+@pytest.mark.parametrize(
+    ("program", "is_summed"),
+    [
+        (changes_its_limits_between_two_legs, False),
+        (changes_its_limits_as_it_masks, False),
+        (changes_its_limits_once_it_masked, True),
+    ],
+)
+def test_limits_that_change_in_a_round_hold_from_the_next_message_on_and_cost_no_round(
+    tmp_path: Path, program: Callable[[str], None], is_summed: bool
+) -> None:
+    """The site forgets its secrets of the round, as if its program had been started anew."""
+    run = conducted(sealed_study(rounds=5), tmp_path, alice=waits_for_carol, carol=program)
+    records = records_of(run)
+    assert [record["outcome"] for record in records] == ["done"] * 5
+    carols = [record["hospitals"]["carol"] for record in records]
+    second = "accepted" if is_summed else "absent"
+    assert [e["outcome"] for e in carols] == ["accepted", second, *["absent"] * 3]
+    assert "limits.min_summed = 5" in carols[-1]["reason"]
+    log = (tmp_path / "carol" / "records" / "carol" / "sent.jsonl").read_text().splitlines()
+    sent = [
+        (entry["round"], entry["kind"].removeprefix(f"{TRAIN}."))
+        for entry in map(json.loads, log)
+        if entry["arm"] == ARM and entry["error"] is None
+    ]
+    assert ((2, MASKED) in sent) == is_summed
+    assert max(number for number, leg in sent if leg == MASKED) == 1 + is_summed
+    assert max(number for number, leg in sent if leg == UNMASK) == 1
+
+
 def enrolled(folder: Path, rounds: int, carol: Callable[[str], None]) -> EnrolledFederation:
     """A run among enrolled hospitals over TLS that has ended, with this program at carol."""
     with EnrolledFederation(sealed_study(rounds=rounds), folder) as federation:
@@ -179,6 +214,17 @@ def enrolled(folder: Path, rounds: int, carol: Callable[[str], None]) -> Enrolle
             federation.start_program(name, carol if name == "carol" else serves, path)
         federation.finish()
     return federation
+
+
+def test_a_second_answer_to_the_last_message_ends_its_senders_line_and_costs_no_round(
+    tmp_path: Path,
+) -> None:
+    seen = enrolled(tmp_path, 3, answers_unmask_twice).observer
+    records = [r for r in seen.records if r.arm == ARM]
+    assert [record.outcome for record in records] == ["done"] * 3
+    assert records[0].hospitals["carol"].outcome == "accepted"
+    told = [event for event in seen.events if event[0] == "declined"]
+    assert any("a reply to what it was not asked" in reason for _, _, reason in told)
 
 
 def test_a_lie_stops_the_arm_and_the_audit_names_it(

@@ -5,13 +5,16 @@ import tomllib
 from contextlib import ExitStack, closing
 from pathlib import Path
 
+import pytest
 import tomli_w
 
 from erosion.simulation.free_ports import free_address
 from erosion_client.consent.approvals import account_of
+from erosion_client.records.account import claim
 from erosion_client.records.records import Records
 from erosion_client.site_file import load_site
 from erosion_client.training.hospital import Hospital
+from erosion_common.errors import SiteError
 from erosion_common.program.command_line import main
 from erosion_common.study.study import Study
 from erosion_server.run.run_folder import RunFolder, write_study
@@ -120,3 +123,43 @@ def test_a_kit_of_another_federation_is_named_and_the_other_one_served(tmp_path:
         assert main(["status", str(bad)]) == 1
         bob.end()
         assert "Traceback" not in bob.text()
+
+
+def test_site_files_that_would_share_a_log_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_site(tmp_path, "bob", "127.0.0.1:1")
+    assert main(["client", str(path), str(path)]) == SiteError.exit_code
+    assert "records" in capsys.readouterr().err
+
+
+def test_another_name_for_the_same_patients_needs_the_one_account(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = two(tmp_path, "geneva")
+    assert main(["client", *map(str, files)]) == SiteError.exit_code
+    assert "account = 'bob'" in capsys.readouterr().err
+
+
+def test_under_one_account_two_names_have_one_budget(tmp_path: Path) -> None:
+    files = two(tmp_path, "geneva", account="bob")
+    first = load_site(files[0])
+    claim(first)
+    second = load_site(files[1])
+    claim(second)
+    assert second.consent_folder.samefile(first.consent_folder)
+    with closing(Records.of(second)) as records:
+        assert records.path is not None
+        assert records.path.is_relative_to(first.consent_folder)
+
+
+def two(folder: Path, second: str = "bob", **compute: str) -> list[Path]:
+    plain = write_site(folder, "bob", "127.0.0.1:1")
+    made = [plain]
+    values = tomllib.loads(plain.read_text())
+    values |= {"name": second, "data": {"path": str(plain.parent / "data.csv")}}
+    values["compute"] |= compute
+    (folder / "second").mkdir()
+    made.append(folder / "second" / "site.toml")
+    made[-1].write_text(tomli_w.dumps(values))
+    return made

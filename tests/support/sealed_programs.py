@@ -2,21 +2,29 @@
 
 import os
 import signal
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from flwr.app import Message
 
 from erosion_client.connection.agent import Until
 from erosion_client.connection.serve import serve
+from erosion_client.connection.site_link import SiteLink
 from erosion_client.sealed.sealed_site import Greeted, Measured, SealedSite
 from erosion_client.training.hospital import Hospital
+from erosion_common.algorithms.base import TRAIN
 from erosion_common.errors import Refusal
+from erosion_common.protocol import wire
 from erosion_common.protocol.messages import StepResult, TrainRequest, TrainResult
-from erosion_common.sealed.phases import DISTANCE, MASKED, Hello
+from erosion_common.sealed.phases import DISTANCE, MASKED, UNMASK, Hello
 from erosion_common.support.logs import configure_logging
+from erosion_common.support.status import STATUS_NAME
+from tests.support.patience import wait_until
 
+FIVE_SUMMED = "min_summed = 5"  # more than there are
 AWAY = (("carol", 3, "train"), ("dave", 4, MASKED), ("carol", 5, DISTANCE))
 
 
@@ -50,6 +58,80 @@ def dies_before_it_masks(site_file: str) -> None:
         return answer(self, request)
 
     setattr(Hospital, "answer", answer_or_die)  # noqa: B010 - mypy allows no assignment here
+    serves(site_file)
+
+
+def changes_its_limits(site_file: str, leg: str, *, once_sent: bool) -> None:
+    """Somebody there asks for sums of five in round 2, as the site answers `leg` or after it."""
+    answer, reply = Hospital.answer, SiteLink.reply
+
+    def change(number: int, step: str) -> None:
+        text = Path(site_file).read_text()
+        if (number, step) == (2, leg) and FIVE_SUMMED not in text:
+            Path(site_file).write_text(f"{text}\n[limits]\n{FIVE_SUMMED}\n")
+
+    def answer_and_change(self: Hospital, request: TrainRequest) -> TrainResult | StepResult:
+        answered = answer(self, request)
+        change(request.round, request.step)
+        return answered
+
+    def reply_and_change(self: SiteLink, request: Message, *said: Any) -> None:
+        reply(self, request, *said)
+        header = wire.header_of(request.content)
+        change(header.get("round", 0), header.get("step", ""))
+
+    if once_sent:
+        setattr(SiteLink, "reply", reply_and_change)  # noqa: B010 - mypy allows no assignment here
+    else:
+        setattr(Hospital, "answer", answer_and_change)  # noqa: B010
+    serves(site_file)
+
+
+def waits_for_carol(site_file: str) -> None:
+    """The user's site: trains in round 3 until carol has connected anew, and slowly from then on.
+
+    A round that goes on introduces nobody, so it takes a few until carol is asked again.
+    """
+    status = Path(site_file).parents[1] / "carol" / "records" / "carol" / STATUS_NAME
+    answer = Hospital.answer
+
+    def answer_late(self: Hospital, request: TrainRequest) -> TrainResult | StepResult:
+        if request.step == TRAIN and request.arm != "local":
+            if request.round == 3:
+                wait_until(lambda: "limits.min_summed" in status.read_text())
+            if request.round > 3:
+                time.sleep(0.5)
+        return answer(self, request)
+
+    setattr(Hospital, "answer", answer_late)  # noqa: B010 - mypy allows no assignment here
+    serves(site_file)
+
+
+def changes_its_limits_between_two_legs(site_file: str) -> None:
+    """Its distance has left; then it waits for the weights."""
+    changes_its_limits(site_file, DISTANCE, once_sent=True)
+
+
+def changes_its_limits_as_it_masks(site_file: str) -> None:
+    """Its masked update is made, under the former limits, and has not left."""
+    changes_its_limits(site_file, MASKED, once_sent=False)
+
+
+def changes_its_limits_once_it_masked(site_file: str) -> None:
+    """Its masked update has left; then it waits to be asked for shares."""
+    changes_its_limits(site_file, MASKED, once_sent=True)
+
+
+def answers_unmask_twice(site_file: str) -> None:
+    """An honest site but for this."""
+    reply = SiteLink.reply
+
+    def reply_twice(self: SiteLink, request: Message, *said: Any) -> None:
+        reply(self, request, *said)
+        if request.metadata.message_type == wire.train_type(UNMASK):
+            reply(self, request, *said)
+
+    setattr(SiteLink, "reply", reply_twice)  # noqa: B010 - mypy allows no assignment here
     serves(site_file)
 
 

@@ -139,6 +139,13 @@ def test_a_site_refuses_sums_that_hide_nothing(told: dict[str, float], reason: s
         script.sites["s1"].masked(told, 1.0, script.inbox("s1"))
 
 
+def test_fewer_delivered_than_allowed_are_not_unmasked() -> None:
+    script = by_hand(lost={"masked": ["s2"]})
+    script.measure()
+    with raises(Refusal, "3 hospitals"):
+        script.sum(FACTORS)
+
+
 @pytest.mark.parametrize(
     ("rules", "reason"),
     [
