@@ -151,7 +151,8 @@ QUOTED = """
 _in_words(small, _for_more_rows) | arm | built | cells.cell | columns | cost | delta | dim | fewer
 fewest | first_mistake(mismatch, 'form') | fold.cut | fold.number | fold.of | folds[0].of
 folds_key(folds) | given | hospital | in_trials | key | label | lacking | left
-len(request.parameters) | length | limit | limits.largest_round | limits.max_rounds
+len(pooled.deviation) | len(pooled.mean) | len(request.parameters) | length | limit
+limits.largest_round | limits.max_rounds
 limits.min_batch_size | limits.min_class | limits.min_local_steps | longest | method | most | name
 needed | other | parameters.dtype | part | place.round | problem | release.arm | release.round
 remedy | remedy(size) | request.arm | request.round | request.step | said | self._name

@@ -432,7 +432,7 @@ def test_erosion_does_not_take_noise_for_a_difference(name: str) -> None:
     ("changes", "said"),
     [
         ({"user": "all"}, "user"),
-        ({"selection": {"folds": 2}}, "trials"),
+        ({"selection": {"folds": 2}}, "every trial or fold"),
         ({"evaluation": {"folds": 5}}, "fold"),
         ({"scaling": "federated"}, 'scaling = "user"'),
         ({"task": {**TASK, "class_weights": "balanced"}}, "class_weights"),
