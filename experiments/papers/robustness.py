@@ -333,6 +333,8 @@ def attacked(files: Mapping[str, Data], attacker: str, attack: Attack) -> dict[s
 
 
 def _fits(study: str, method: str) -> bool:
+    if method == "newton":  # the user has too few patients for its coefficients, others too few ill
+        return False
     try:
         one_arm_study(study, method, 0)
     except StudyError:

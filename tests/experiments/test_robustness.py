@@ -82,6 +82,17 @@ def test_attachments_are_honest_but_for_the_free_rider_and_the_claimed_noise() -
     assert claimed["control"] is stated["control"]
 
 
+FIRST = "breast-cancer-0-"
+
+
+@pytest.mark.parametrize(
+    "method", [p.name.removeprefix(FIRST) for p in plans() if p.name.startswith(FIRST)]
+)
+def test_every_planned_method_suits_the_user_of_few_patients(method: str) -> None:
+    study = one_arm_study("breast-cancer", method, 0).model_copy(update={"rounds": 3})
+    assert run_attack(study, NO_ATTACK, None)["log_loss"] > 0
+
+
 def test_flipped_labels_are_the_other_class_and_all_else_stays(tmp_path: Path) -> None:
     table = tmp_path / "patients.csv"
     table.write_text("age,sex,ill\n30,f,0\n60,m,1\n70,f,2\n", encoding="utf-8")
