@@ -319,6 +319,7 @@ LUT.ModalityLUTType = "US"
         ({"NumberOfFrames": 3}, "3 frames"),
         ({"BitsStored": 12, "HighBit": 15}, "export it again"),
         ({"Modality": "SEG"}, "no image but of modality SEG"),
+        ({"ImageType": ["ORIGINAL", "PRIMARY", "LOCALIZER"]}, "is a localizer"),
         ({"BitsAllocated": 1, "BitsStored": 1, "HighBit": 0, "PixelData": bytes(6)}, "single bits"),
     ],
 )

@@ -71,6 +71,8 @@ def _check_tags(data: "FileDataset", *, may_stretch: bool) -> str:
 def _problems(data: "FileDataset", *, may_stretch: bool) -> Iterator[str]:
     """Yield why a file with the needed tags cannot be displayed as it asks."""
     photometric = str(data.PhotometricInterpretation)
+    if "LOCALIZER" in str(data.get("ImageType", "")).upper():
+        yield "is a localizer, by which a scan was planned; keep such files in another folder"
     if photometric not in (*GREY, *COLOUR):
         yield f"is {photometric}; export it as MONOCHROME2 or RGB"
     if int(data.get("NumberOfFrames", 1) or 1) > 1:
