@@ -21,7 +21,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help:
 	@echo "make testbed    run a study with five hospitals on this machine"
 	@echo "make test       every check that CI runs"
-	@echo "make quick      while you work: everything but the tests between processes and of computations"
+	@echo "make quick      while you work: everything but the long tests"
 	@echo "make docs       the documentation as a site, in site/; a broken link is an error"
 	@echo "make pages      the pages of docs/ that are made from the code: algorithms, study and site file"
 	@echo "make test-docker  the compose testbed on a Docker engine, from building the image"
@@ -87,7 +87,7 @@ unit: $(VENV)/installed
 	$(BIN)/pytest $(PARALLEL)
 
 fast: $(VENV)/installed
-	$(BIN)/pytest $(PARALLEL) --quiet $(addprefix --ignore tests/,e2e experiments flower)
+	$(BIN)/pytest $(PARALLEL) --quiet --long-until 0
 
 # SOURCE: where this program is found. Any mirror: PIP_INDEX_URL. TORCH_INDEX= (empty) builds from
 # docker/wheelhouse/ and the default index alone.

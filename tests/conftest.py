@@ -35,8 +35,21 @@ for _name in installed_names("method"):
 for _name in installed_names("task"):
     load_task(_name, None)
 
-# Tests between real processes, and computations: two thirds of the time.
-LONG = ("tests/e2e/", "tests/experiments/", "tests/flower/")
+# Tests between real processes, and computations: three quarters of the time.
+LONG = (
+    *(
+        "tests/e2e/",
+        "tests/experiments/",
+        "tests/flower/",
+        "tests/erosion/",
+        "tests/client/sealed/",
+    ),
+    *("tests/test_extending_page.py", "tests/test_distributions.py", "tests/test_first_study.py"),
+    *("tests/client/test_finish.py", "tests/client/test_leaks.py", "tests/client/test_cells.py"),
+    *("tests/client/test_private_rounds.py", "tests/client/test_local_trainings.py"),
+    *("tests/server/test_resume.py", "tests/server/test_study_queue.py"),
+    *("tests/server/test_link.py", "tests/server/test_data_check.py"),
+)
 
 
 @pytest.fixture(autouse=True)
@@ -54,15 +67,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type=float,
         default=float("inf"),
         metavar="TIME",
-        help="no long test starts after this time, in seconds since 1970",
+        help="no long test starts after this time, in seconds since 1970; 0: there are none",
     )
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Every process begins with a share of its own, and ends that with long tests."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Every process begins with a share of its own, and ends that with long tests, if any."""
     shares = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     short = [item for item in items if not item.nodeid.startswith(LONG)]
     long = [item for item in items if item.nodeid.startswith(LONG)]
+    if not config.getoption("--long-until"):
+        config.hook.pytest_deselected(items=long)
+        long = []
     items[:] = [
         item
         for share in range(shares)
