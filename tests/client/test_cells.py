@@ -462,7 +462,7 @@ def fenced(values: np.ndarray[Any, Any], cell: int) -> np.ndarray[Any, Any]:
 
 
 def test_a_patient_with_many_rows_is_one_in_every_count(tmp_path: Path) -> None:
-    """22 patients of 44 rows, as a site of a cell of three tells of them."""
+    """22 patients with 44 rows, as a site with `min_cell = 3` discloses them."""
     study, groups = make_study(), np.repeat(np.arange(22), 2)
     assert isinstance(study.task, TabularTask)
     rows = np.column_stack([40.0 + groups, (groups % 2).astype(float)])

@@ -102,17 +102,20 @@ class AuditLog:
             self._number, self._head = self._continue()
             self._first = first_number(self.path) or self._number + 1
             remove_old(self.path, now=datetime.now(UTC), keep_days=keep_days)
-        except BaseException as problem:  # nobody else has the file yet
+        except BlockingIOError:
             self._file.close()
-            said = f"Another program writes to {self.path}: this site runs already. Stop it first."
-            if not isinstance(problem, OSError):
-                raise
-            if not isinstance(problem, BlockingIOError):
-                said = (
-                    f"The log of what is sent, {self.path}, cannot be read ({problem.strerror})."
-                    " Move it away to begin another, and keep it."
-                )
-            raise SiteError(said) from None
+            raise SiteError(
+                f"Another program writes to {self.path}: this site runs already. Stop it first."
+            ) from None
+        except OSError as problem:
+            self._file.close()
+            raise SiteError(
+                f"The log of what is sent, {self.path}, cannot be read ({problem.strerror}). Move"
+                " it away to begin another, and keep it."
+            ) from None
+        except BaseException:  # nobody else has the file yet
+            self._file.close()
+            raise
 
     def __enter__(self) -> Self:
         """Ready to record."""

@@ -210,7 +210,8 @@ class RunningSite:
             raise SiteError(f"{self._was_changed()}; it is read again before anything is answered")
 
     def _read_again(self) -> None:
-        version, was_changed = _settled(self._path), self._was_changed()
+        version = _settled(self._path)
+        was_changed = self._was_changed()
         try:
             site = load_site(self._path)
             differing = [*_differing(self._site.model_dump(), site.model_dump())]
@@ -223,16 +224,11 @@ class RunningSite:
                 f"{was_changed}, and this site answers nothing until it can use it. {problem}"
             ) from None
         self._version = version
-        _, _, at = was_changed.rpartition(" was ")
-        self.news = f"{at}: {', '.join(differing)}"
+        self.news = f"changed at {_changed_at(self._path)}: {', '.join(differing)}"
         logger.info("%s and holds from now on: %s", was_changed, ", ".join(differing))
 
     def _was_changed(self) -> str:
-        """Return when the file was written or put there, by this machine's clock."""
-        changed = datetime.now()
-        with suppress(OSError):  # it is gone
-            changed = datetime.fromtimestamp(self._path.stat().st_ctime)
-        return f"{self._path} was changed at {changed:%H:%M}"
+        return f"{self._path} was changed at {_changed_at(self._path)}"
 
     def _take(self, site: Site) -> None:
         with self._turn:  # what may be imported is the whole program's
@@ -262,6 +258,14 @@ def _settled(path: Path) -> tuple[int, ...]:
         if seen == version:
             return version
     raise SiteError(f"{path} is being written all the time")
+
+
+def _changed_at(path: Path) -> str:
+    """Return when the file was written or put there, by this machine's clock."""
+    changed = datetime.now()
+    with suppress(OSError):  # it is gone
+        changed = datetime.fromtimestamp(path.stat().st_ctime)
+    return f"{changed:%H:%M}"
 
 
 def _differing(

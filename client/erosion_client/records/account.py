@@ -182,7 +182,7 @@ def _copied(hospital: str, data: DataSource) -> _Account | None:
 
 
 def _accounts(hospital: str | None = None) -> list[_Account]:
-    """Return those of the list whose folder is there; `hospital` None: every hospital's."""
+    """Return the listed accounts that have a folder, of one hospital or (None) of all."""
     place = _list()
     found = [] if place is None else _read(place)
     return [

@@ -156,7 +156,7 @@ def _select(ctx: RunContext) -> dict[str, SelectedSettings]:
 
 
 def _cross_fit(ctx: RunContext, rounds: Mapping[str, int]) -> Mapping[str, Curve]:
-    """Returns metrics by arm and round, of folds whose patients the user predicted; {} without."""
+    """Returns cross-fitted metrics by arm and round; {} for a study without folds."""
     every = fold_studies(ctx.study)
     if not every:
         return {}

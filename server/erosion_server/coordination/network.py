@@ -6,7 +6,6 @@ request.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from flwr.app import Error, Message, RecordDict
 
@@ -363,18 +362,26 @@ class NetworkChannel:
         if isinstance(request, TrainRequest):
             kind, group = wire.train_type(request.step), f"{request.arm}/{request.round}"
         ttl = max(seconds, 1.0)  # a message that is past its time cannot be made
-        most = request.most_reply_bytes
-        return self._message(record, node_id, kind, ttl, most_reply_bytes=most, group_id=group)
+        return self._message(record, node_id, kind, ttl, request.most_reply_bytes, group)
 
     def _message(
-        self, record: RecordDict, node_id: int, kind: str, ttl: float, **more: Any
+        self,
+        record: RecordDict,
+        node_id: int,
+        kind: str,
+        ttl: float,
+        most_reply_bytes: int | None = 0,
+        group_id: str = "",
     ) -> Message:
-        bounds: dict[str, Any] = {
-            "most_reply_bytes": 0,
-            "most_head_bytes": self._most_head_bytes,
-            **more,
-        }
-        return BoundedMessage(record, node_id, kind, ttl=ttl, **bounds)
+        return BoundedMessage(
+            record,
+            node_id,
+            kind,
+            most_reply_bytes=most_reply_bytes,
+            ttl=ttl,
+            group_id=group_id,
+            most_head_bytes=self._most_head_bytes,
+        )
 
 
 def _decoded(request: Request, record: RecordDict) -> channel.Result:

@@ -12,8 +12,14 @@ from typing import Literal
 
 from erosion_common.aggregation.cohort import DiskCohort, store
 from erosion_common.audit.witness import Witness
-from erosion_common.errors import CheckpointError, DiskError, ErosionError, RunError, StudyError
-from erosion_common.errors import HopelessError as Hopeless
+from erosion_common.errors import (
+    CheckpointError,
+    DiskError,
+    ErosionError,
+    HopelessError,
+    RunError,
+    StudyError,
+)
 from erosion_common.formats.json_file import write_json
 from erosion_common.rounds.bounds import check_sizes
 from erosion_common.rounds.context import RunContext, Updates
@@ -299,7 +305,7 @@ def _run_on(
         may_resume = not isinstance(problem, Exception) or isinstance(
             problem, HospitalsAwayError | DiskError
         )
-        if not may_resume and (others_stay or isinstance(problem, Hopeless)):
+        if not may_resume and (others_stay or isinstance(problem, HopelessError)):
             notices.say(folder.run, FAILED)
         raise
     finally:
@@ -360,14 +366,14 @@ def run_every_user(
             without[user] = type(problem), text_of_fault(f"the part of {user}", problem)
         notify(events.UserFailed(user, without[user][1]))
     kinds = {user: kind for user, (kind, _) in without.items()}
-    final = UserDeclinedError | Hopeless  # would end in the same way again
+    final = UserDeclinedError | HopelessError  # would end in the same way again
     failed = [user for user, kind in kinds.items() if not issubclass(kind, final)]
     are_away = failed and all(issubclass(kinds[user], HospitalsAwayError) for user in failed)
     unfinished: type[RunError] = HospitalsAwayError if are_away else RunError  # they may come
     if not results:
-        hopeless = [user for user, kind in kinds.items() if issubclass(kind, Hopeless)]
+        hopeless = [user for user, kind in kinds.items() if issubclass(kind, HopelessError)]
         first, *_ = failed or hopeless or kinds
-        kind = Hopeless if hopeless and not failed else unfinished
+        kind = HopelessError if hopeless and not failed else unfinished
         raise kind(f"No hospital has a model. The first one's reason: {without[first][1]}")
     found = overview(
         study,

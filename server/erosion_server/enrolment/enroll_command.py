@@ -151,12 +151,13 @@ def _init(options: argparse.Namespace) -> None:
 
 def _site(options: argparse.Namespace) -> None:
     folder = FederationFolder(options.folder)
-    how: dict[str, Any] = {
-        "out": options.out,
-        "days": options.days,
-        "has_password": options.password,
-    }
-    made = enrolment.enrol_site(folder, options.name, **how)
+    made = enrolment.enrol_site(
+        folder,
+        options.name,
+        out=options.out,
+        days=options.days,
+        has_password=options.password,
+    )
     _print_kit(folder, made, has_key=True)
 
 
@@ -256,13 +257,14 @@ def _renew(options: argparse.Namespace) -> None:
         raise EnrolmentError("--host is for the coordinator's certificate; leave it out here.")
     if options.password and not options.new_key:
         raise EnrolmentError("--password is for a kit with a key: add --new-key, or leave it out.")
-    days = options.days or SITE_DAYS
-    how: dict[str, Any] = {
-        "new_key": options.new_key,
-        "out": options.out,
-        "has_password": options.password,
-    }
-    made = enrolment.renew_site(folder, options.name, days=days, **how)
+    made = enrolment.renew_site(
+        folder,
+        options.name,
+        new_key=options.new_key,
+        out=options.out,
+        days=options.days or SITE_DAYS,
+        has_password=options.password,
+    )
     _print_kit(folder, made, has_key=options.new_key)
     _print_how_to_install(made.kit)
 

@@ -10,7 +10,6 @@ import urllib.request
 from datetime import UTC, datetime
 from http.client import HTTPException
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 from erosion_common.errors import RunError
@@ -71,13 +70,15 @@ class Notify:
         body = json.dumps({"event": event, **about, "words": printable(words)}).encode()
         try:
             if self._program:
-                # A pipe could be held open beyond the time limit.
-                how: dict[str, Any] = {
-                    "stdout": subprocess.DEVNULL,
-                    "stderr": subprocess.DEVNULL,
-                    "check": True,
-                }
-                subprocess.run([self._program], input=body, timeout=SECONDS, **how)
+                nowhere = subprocess.DEVNULL  # a pipe could be held open beyond the time limit
+                subprocess.run(
+                    [self._program],
+                    input=body,
+                    stdout=nowhere,
+                    stderr=nowhere,
+                    check=True,
+                    timeout=SECONDS,
+                )
                 return
             kind = {"Content-Type": "application/json"}
             request = urllib.request.Request(self._url, data=body, headers=kind)

@@ -162,7 +162,7 @@ def _picture(
                 and np.asarray(image.convert("RGBA"))[..., 3].min() < 255
             ):
                 raise UnusableImageError(
-                    "has pixels that are transparent, whose colours nobody sees; save it without"
+                    "has transparent pixels, whose colours do not show; save it as opaque"
                 )
             stored = f"{image.mode} {image.size} {image.getpalette()}"
             row_hash = hash_of_image(said, [stored.encode(), image.tobytes()])
