@@ -1,4 +1,4 @@
-"""One site program serves two federations, with one account of budgets and privacy."""
+"""A hospital serves two federations, in turn or at once, with one account of budgets."""
 
 import json
 import tomllib
@@ -53,7 +53,10 @@ def equals_its_simulation(study: Study, runs: Path, sites: dict[str, Path]) -> N
     simulated_alike(study, folder, hospitals)
 
 
-def test_one_program_serves_two_federations_at_once_with_one_account(tmp_path: Path) -> None:
+@pytest.mark.parametrize("programs", [1, 2])  # two answer at once
+def test_two_federations_have_one_account_of_a_hospitals_data(
+    programs: int, tmp_path: Path
+) -> None:
     addresses = {"first": free_address(), "second": free_address()}
     sites: dict[str, dict[str, Path]] = {"first": {}, "second": {}}
     with ExitStack() as stack:
@@ -80,13 +83,18 @@ def test_one_program_serves_two_federations_at_once_with_one_account(tmp_path: P
                       addresses[study.name], "--federation", str(federation.path))
             )  # fmt: skip
         both = [str(sites[name]["bob"]) for name in ("first", "second")]
-        bob = start("bob", "client", *both, "--until-study-ends", "--log-format", "json")
+        until = ["--until-study-ends", "--log-format", "json"]
+        bobs = [
+            start(f"bob-{number}", "client", *both[number::programs], *until)
+            for number in range(programs)
+        ]
         start("alice", "client", str(sites["first"]["alice"]), "--until-study-ends")
         start("dave", "client", str(sites["second"]["dave"]), "--until-study-ends")
         for server in servers:
             assert server.wait() == 0, server.text()
-        assert bob.wait() == 0, bob.text()
-        lines = [json.loads(line) for line in bob.lines() if line.startswith("{")]
+        for bob in bobs:
+            assert bob.wait() == 0, bob.text()
+        lines = [json.loads(line) for bob in bobs for line in bob.lines() if line.startswith("{")]
     assert {line["coordinator"] for line in lines if "coordinator" in line} == {*addresses.values()}
     assert all({"time", "level", "component"} <= line.keys() for line in lines)
     first, second = (load_site(sites[name]["bob"]) for name in ("first", "second"))
