@@ -66,9 +66,9 @@ class HeldImages(ImageSource):
         """They are there."""
         return iter(())
 
-    def read(self, task: ImageTask) -> LabelledImages:
+    def read(self, task: ImageTask, *, with_target: bool = True) -> LabelledImages:
         """Return the images."""
-        del task
+        del task, with_target
         return self._held
 
 

@@ -13,12 +13,14 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from PIL import Image
 from sklearn.metrics import log_loss
 
 import erosion
 from erosion_client.dataset.sources.table_file import TableFile
 from erosion_client.evaluation.final_figures import measure
 from erosion_client.evaluation.predict import apply_model, load_saved_model, predict
+from erosion_client.site_file import load_site
 from erosion_client.training.hospital import Hospital
 from erosion_common.errors import CheckpointError, DataError
 from erosion_common.program.command_line import main
@@ -27,6 +29,7 @@ from erosion_common.protocol.messages import EvaluateRequest
 from erosion_common.support.text import harmless
 from tests.support.said import raises, says
 from tests.support.saved_model import PARAMETERS, run_folder
+from tests.support.scans import write_dicom, write_nifti
 from tests.support.small_study import make_site, make_study, with_missing
 
 
@@ -198,7 +201,6 @@ def test_another_hospitals_model(tmp_path: Path, capsys: pytest.CaptureFixture[s
         ({"scaling": {"mean": [0.0], "deviation": [1.0]}}, "scales another number of columns"),
         ({"model": {"name": "mlp"}}, "model.safetensors does not fit model.json"),
         ({"task": with_missing("impute"), "scaling": None}, "does not say by what"),
-        ({"task": {"kind": "image", "classes": [0, 1], "shape": [1, 2, 2]}}, "a model of images"),
     ],
 )
 def test_a_bad_model_card(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
@@ -450,3 +452,139 @@ def test_trained_patients_are_known(tmp_path: Path, capsys: pytest.CaptureFixtur
     model = erosion.load_model(run, site=site)
     with pytest.warns(UserWarning, match=f"trained on {trained} of these {len(lines)} rows"):
         model.predict(pd.read_csv(tmp_path / "a.csv"))
+
+
+# -- images ----------------------------------------------------------------------------------------
+
+SCANS = make_study(
+    task={"kind": "image", "target": "label", "classes": ["cold", "warm"], "shape": [1, 6, 8]}
+)
+OF_PIXELS = torch.linspace(-0.2, 0.2, 98)  # of a logistic model
+KINDS: dict[str, tuple[str, dict[str, Any]]] = {  # suffix of a scan, and keys of the site file
+    "images": (".png", {"patient_pattern": "^(.+?)_"}),
+    "dicom": (".dcm", {"window": [40, 400]}),
+    "nifti": (".nii.gz", {"plane": "axial", "patient_pattern": "^(.+?)_"}),
+}
+
+
+def write_scan(path: Path, number: int) -> None:
+    pixels = np.random.default_rng(number).integers(0, 256, (6, 8), dtype=np.uint8)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".png":
+        Image.fromarray(pixels).save(path)
+    elif path.suffix == ".dcm":
+        write_dicom(path, pixels.astype(np.uint16) + 1000, PatientID=f"p{number}")
+    else:
+        write_nifti(path, np.repeat(pixels[::-1].T[:, :, None], 3, axis=2).astype(np.int16))
+
+
+def predicted_images(run: Path, *arguments: str) -> dict[str, str]:
+    """The last class's probability of each image, by `erosion predict`."""
+    out = run.parent / "out.csv"
+    assert main(["predict", str(run), *arguments, "-o", str(out)]) == 0
+    rows = [*csv.DictReader(out.read_text().splitlines())]
+    return {row["image"]: row["probability_warm"] for row in rows}
+
+
+def measured_images(folder: Path, site: Path) -> dict[str, float]:
+    """The held-out probability of each image by the site's own hand, and a run beside it."""
+    models = {"fedavg": OF_PIXELS, "local": OF_PIXELS}
+    Hospital(load_site(site)).evaluate(EvaluateRequest(SCANS, models, None, "mine"))
+    (folder / "run").mkdir()
+    run_folder(folder / "run", SCANS, OF_PIXELS, user="a", run="mine", scaling=None)
+    text = (written(folder) / "predictions.csv").read_text()
+    rows = [row for row in csv.DictReader(text.splitlines()) if row["arm"] == "fedavg"]
+    return {row["image"]: float(row["probability_warm"]) for row in rows}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_images_are_predicted_as_they_were_measured(tmp_path: Path, kind: str) -> None:
+    suffix, keys = KINDS[kind]
+    for number in range(30):
+        label = ("cold", "warm")[number % 2]
+        write_scan(tmp_path / "own" / label / f"p{number}_x{suffix}", number)
+    site = tmp_path / "site.toml"
+    data = "".join(f"{key} = {json.dumps(value)}\n" for key, value in keys.items())
+    site.write_text(
+        'name = "a"\ncoordinator.address = "127.0.0.1:9092"\nlimits.min_cell = 3\n'
+        f'[data]\nsource = "{kind}"\npath = "own"\n{data}'
+    )
+    measured = measured_images(tmp_path, site)
+    assert len(measured) >= 8
+    new = tmp_path / "new"
+    for place in measured:  # without classes, in folders of another kind, under other names
+        (new / "today").mkdir(parents=True, exist_ok=True)
+        shutil.copy(tmp_path / "own" / place, new / "today" / f"{Path(place).name[1:]}")
+    expected = {f"today/{Path(place).name[1:]}": p for place, p in measured.items()}
+    with_site = ("--site", str(site))
+
+    def found(*arguments: str) -> dict[str, float]:
+        chances = predicted_images(tmp_path / "run", *arguments, *with_site)
+        return {place: float(chance) for place, chance in chances.items()}
+
+    assert found(str(new)) == pytest.approx(expected, abs=1e-6)
+    of_site = {place: chance for place, chance in found().items() if place in measured}
+    assert of_site == pytest.approx(measured, abs=1e-6)  # the site's own, whatever their class
+    first, *_ = expected
+    assert found(str(new / first)) == pytest.approx({Path(first).name: expected[first]}, abs=1e-6)
+    (new / "list.csv").write_text(f"file,ward\n{first},7\n")
+    assert found(str(new / "list.csv")) == pytest.approx({first: expected[first]}, abs=1e-6)
+
+
+def test_an_archive_of_images_needs_no_labels(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, images = tmp_path / "run", np.zeros((3, 1, 6, 8), np.uint8)
+    run.mkdir()
+    run_folder(run, SCANS, OF_PIXELS, scaling=None)
+    np.savez(tmp_path / "new.npz", images=images)
+    found = predicted_images(run, str(tmp_path / "new.npz"))
+    bias = float(OF_PIXELS[97] - OF_PIXELS[96])  # of black pixels
+    assert [*map(float, found.values())] == pytest.approx([1 / (1 + np.exp(-bias))] * 3)
+    assert [*found] == ["number 0", "number 1", "number 2"]
+    assert "trained on" not in capsys.readouterr().err
+
+
+def test_what_is_no_new_image_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, new, site = tmp_path / "run", tmp_path / "new", tmp_path / "site.toml"
+    run.mkdir()
+    run_folder(run, SCANS, OF_PIXELS, scaling=None)
+
+    def refusal(*arguments: Any) -> str:
+        assert main(["predict", str(run), *map(str, arguments)]) in (4, 6)
+        return capsys.readouterr().err
+
+    assert "--site" in refusal()
+    assert str(new) in refusal(new)
+    new.mkdir()
+    assert "no images" in refusal(new)
+    Image.fromarray(np.zeros((5, 5), np.uint8)).save(new / "a.png")
+    assert "--site" in (said := refusal(new))
+    assert "5 x 5" in said
+    (new / "a.png").rename(new / "a_mask.png")
+    assert "a_mask.png" in refusal(new)
+    (new / "list.csv").write_text("file\nabsent.png\n")
+    assert "absent.png" in refusal(new / "list.csv")
+    (new / "list.csv").write_text("name\na_mask.png\n")
+    assert "'file'" in refusal(new / "list.csv")
+    site.write_text('name = "a"\ncoordinator.address = "127.0.0.1:9092"\ndata.path = "a.csv"\n')
+    assert "a.csv" in refusal(new, "--site", site)
+    with raises(CheckpointError, "frame"):
+        erosion.load_model(run)
+
+
+def test_many_images_are_predicted_part_by_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "run").mkdir()
+    run = run_folder(tmp_path / "run", SCANS, OF_PIXELS, scaling=None)
+    for number in range(7):
+        write_scan(tmp_path / "new" / f"{number}.png", number)
+    whole = predicted_images(run, str(tmp_path / "new"))
+    monkeypatch.setattr("erosion_client.evaluation.predict.PIXELS_AT_ONCE", 100)
+    parts = predicted_images(run, str(tmp_path / "new"))
+    assert {k: float(v) for k, v in parts.items()} == pytest.approx(
+        {k: float(v) for k, v in whole.items()}, abs=1e-7
+    )

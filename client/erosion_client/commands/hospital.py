@@ -278,14 +278,16 @@ def _predict_arguments(parser: argparse.ArgumentParser) -> None:
         "data",
         type=Path,
         nargs="?",
-        help="a table with the study's columns, in any format (default: where the site file says)",
+        help="a table with the study's columns, in any format; of images a folder, an .npz, one"
+        " image, or a table with a column `file` (default: where the site file says)",
     )
     parser.add_argument(
         "--site",
         type=Path,
         metavar="SITE.toml",
-        help="a site file with names, maps and units for the table; its patient key is"
-        " written with each prediction and shows the patients that the model was trained on",
+        help="a site file with names, maps and units for the table, or with how images are read;"
+        " a table's patient key is written with each prediction and shows the patients that the"
+        " model was trained on",
     )
     parser.add_argument("--arm", help="use this arm's model (default: the run's own)")
     add_weights(parser)
@@ -298,11 +300,10 @@ def _run_predict(options: argparse.Namespace) -> int:
 
     source = hospital = folder = None
     if options.site is not None:
-        from erosion_client.dataset.load import table_source
         from erosion_client.site_file import load_site
 
         site = load_site(options.site)
-        source, hospital = table_source(site.data), site.name
+        source, hospital = site.data, site.name
         folder = site.consent_folder
     predict(
         options.run,
@@ -319,11 +320,13 @@ def _run_predict(options: argparse.Namespace) -> int:
 
 PREDICT = Command(
     name="predict",
-    summary="apply a run's model to patients in a table",
-    details="The table needs the study's feature columns, not the target.",
+    summary="apply a run's model to patients in a table, or to images",
+    details="A table needs the study's feature columns, not the target. Images need no folders of"
+    " classes; each has a line of its own, and the figures of a run are of a patient's mean.",
     examples="""\
   erosion predict runs/20260101T120000-mine new-patients.csv -o predictions.csv
   erosion predict runs/20260101T120000-mine new-patients.csv --site SITE.toml --arm local
+  erosion predict runs/20260101T120000-mine new-scans/ --site SITE.toml
 """,
     add_arguments=_predict_arguments,
     run=_run_predict,

@@ -252,8 +252,12 @@ class ImageSource(DataSource):
     )
 
     @abstractmethod
-    def read(self, task: ImageTask) -> LabelledImages:
-        """Read the images as the study wants them. Raises DataError with every problem."""
+    def read(self, task: ImageTask, *, with_target: bool = True) -> LabelledImages:
+        """Read the images as the study wants them. Raises DataError with every problem.
+
+        Without `with_target` only images and places are read, of new patients: there need not be
+        any labels, folders of classes or names of patients, and `targets` says nothing.
+        """
 
 
 def revision_of(*paths: Path) -> str:

@@ -71,7 +71,7 @@ class DicomImages(ScanFolder):
         "never sent.",
     )
 
-    def read(self, task: ImageTask) -> LabelledImages:
+    def read(self, task: ImageTask, *, with_target: bool = True) -> LabelledImages:
         """Read the images as the study wants them."""
         self.require("pydicom", "dicom")
         if (self.slice == "all") != task.is_of_volumes:
@@ -79,7 +79,8 @@ class DicomImages(ScanFolder):
             raise DataError(
                 f"{self.describe()}: the study wants {wanted}; write slice = {write} under [data]."
             )
-        scans = self.scans(task, _files if self.slice == "each" else _folders)
+        scans_in = _files if self.slice == "each" else _folders
+        scans = self.scans(task, scans_in, with_target=with_target)
         seen = _ScansSeen()
 
         def read_one(path: Path, name: str, said: int) -> tuple[NDArray[np.uint8], int]:
@@ -88,7 +89,8 @@ class DicomImages(ScanFolder):
                     warnings.simplefilter("ignore")  # for values that break DICOM's own rules
                     slices = [_read(path)] if self.slice == "each" else self._series(path)
                     image = self._image(slices, task)
-                    seen.add(slices[0], name, self._patient(slices[0]), self.window == "file")
+                    patient = self._patient(slices[0]) if with_target else ""
+                    seen.add(slices[0], name, patient, self.window == "file")
                     return image, hash_of_image(said, (one.PixelData for one in slices))
             except UnusableImageError:
                 raise
@@ -97,7 +99,7 @@ class DicomImages(ScanFolder):
 
         found = read_each(self, scans, task, read_one, seen.problems)
         keys = None
-        if self.patient is not None:
+        if self.patient is not None and with_target:
             patients = [seen.patients[name] for name in found.places]
             keys = np.unique(patients, return_inverse=True)[1]
         return replace(found, patients=keys, notes=(*found.notes, *seen.notes()))

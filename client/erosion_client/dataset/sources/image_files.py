@@ -20,6 +20,7 @@ from erosion_client.dataset.sources.data_source import (
     LabelledImages,
     OnDisk,
     entries_of,
+    files_below,
     is_there,
 )
 from erosion_client.dataset.sources.labelled_images import (
@@ -31,6 +32,7 @@ from erosion_client.dataset.sources.labelled_images import (
     check_size,
     faults,
     fitted,
+    new_scans,
     patients_in_names,
     read_each,
     read_target,
@@ -91,26 +93,30 @@ class ImageFiles(OnDisk, ImageSource):
             raise ValueError("resize is for folders of images; store the .npz at the right size")
         return self
 
-    def read(self, task: ImageTask) -> LabelledImages:
+    def read(self, task: ImageTask, *, with_target: bool = True) -> LabelledImages:
         """Read the images as the study wants them."""
         path = self.path
         if not is_there(path):
             raise DataError(
                 f"There is no data file {path}. Check the path (data.path in a site file)."
             )
-        if path.is_dir():
-            return self._read_folders(task)
-        if path.suffix.lower() != ".npz" or not path.is_file():
+        is_npz = path.suffix.lower() == ".npz"
+        if path.is_dir() or not (with_target or is_npz):
+            return self._read_folders(task, with_target=with_target)
+        if not (is_npz and path.is_file()):
             raise DataError(
                 f"Data file {path} is no .npz file, but the study wants images: give an .npz with"
                 f" images and {target_names(task)}, or a folder with one folder of images per"
                 " class."
             )
-        return _read_npz(self, path, task)
+        return _read_npz(self, path, task, with_target=with_target)
 
-    def _read_folders(self, task: ImageTask) -> LabelledImages:
-        scans = scans_by_class(self, self.path, task, _pictures)
-        if deeper := [str(path.relative_to(self.path)) for path in scans.paths if path.is_dir()]:
+    def _read_folders(self, task: ImageTask, *, with_target: bool) -> LabelledImages:
+        if with_target:
+            scans = scans_by_class(self, self.path, task, _pictures)
+        else:
+            scans = new_scans(self, self.path, task, _all_pictures)
+        if deeper := [str(path.relative_to(scans.root)) for path in scans.paths if path.is_dir()]:
             problem = (
                 f"{some(deeper)}: folders in the folder of a class are not read; move their"
                 " images up into it"
@@ -122,12 +128,17 @@ class ImageFiles(OnDisk, ImageSource):
             task,
             lambda path, _, said: _picture(path, task, self.resize, said),
         )
-        patients = patients_in_names(self.path, self.patient_pattern, found.places)
+        pattern = self.patient_pattern if with_target else None
+        patients = patients_in_names(self.path, pattern, found.places)
         return replace(found, patients=patients)
 
 
 def _pictures(folder: Path) -> list[Path]:
     return [file for file in entries_of(folder) if not file.name.startswith(".")]
+
+
+def _all_pictures(folder: Path) -> list[Path]:
+    return [file for file in files_below(folder) if not file.name.startswith(".")]
 
 
 def _picture(
@@ -204,11 +215,15 @@ def _orientation(image: Image.Image) -> int:
         return 1
 
 
-def _read_npz(source: ImageFiles, path: Path, task: ImageTask) -> LabelledImages:
+def _read_npz(
+    source: ImageFiles, path: Path, task: ImageTask, *, with_target: bool
+) -> LabelledImages:
     """Read the images of an archive. Raises DataError with every problem."""
-    targets = [column.name for column in task.target_columns]
+    wanted = task.target_columns if with_target else ()
+    targets = [column.name for column in wanted]
     local = [source.local_name(name) for name in ("images", *targets)]
-    needed = local if source.patient is None else [*local, source.patient]
+    key = source.patient if with_target else None
+    needed = local if key is None else [*local, key]
     try:
         with zipfile.ZipFile(path) as archive:
             unpacked = sum(member.file_size for member in archive.infolist())
@@ -219,11 +234,12 @@ def _read_npz(source: ImageFiles, path: Path, task: ImageTask) -> LabelledImages
             if absent:
                 raise DataError(
                     f"Data file {path} has no array {' and no array '.join(map(repr, absent))}; it"
-                    f" has {', '.join(arrays) or 'none'}. Name them under [data.columns] as images"
-                    f" and {target_names(task)}, and that of the patients as data.patient."
+                    f" has {', '.join(arrays) or 'none'}. Name them under [data.columns] as"
+                    f" {' and '.join(['images', *targets])}, and that of the patients as"
+                    " data.patient."
                 )
             images, *columns = (arrays[name] for name in local)
-            keys = None if source.patient is None else arrays[source.patient]
+            keys = None if key is None else arrays[key]
             num = len(images) if images.ndim else 0
             hashes = hashes_of_arrays(_of_each(images, local[0], arrays), num)
     except DataError:
@@ -242,7 +258,7 @@ def _read_npz(source: ImageFiles, path: Path, task: ImageTask) -> LabelledImages
         problems += _wrong_patients(source, keys.shape, patients, images)
     read = [
         read_target(list(map(str, values.ravel())), source, column)
-        for column, values in zip(task.target_columns, columns, strict=True)
+        for column, values in zip(wanted, columns, strict=True)
     ]
     problems += [problem for target in read for problem in target.problems]
     arranged = _channels_first(images, task)
@@ -250,7 +266,9 @@ def _read_npz(source: ImageFiles, path: Path, task: ImageTask) -> LabelledImages
         raise faults(path, problems)
     return LabelledImages(
         np.ascontiguousarray(arranged),
-        checked_targets(task, np.stack([target.numbers for target in read], axis=1)),
+        checked_targets(task, np.stack([target.numbers for target in read], axis=1))
+        if read
+        else np.zeros(len(images)),
         tuple(f"number {index}" for index in range(len(images))),
         None if patients is None else np.unique(patients, return_inverse=True)[1],
         tuple(note for target in read for note in target.notes),

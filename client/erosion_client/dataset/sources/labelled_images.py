@@ -32,7 +32,8 @@ from erosion_client.dataset.sources.data_source import (
     entries_of,
     is_there,
 )
-from erosion_client.dataset.sources.table_file import TableFile
+from erosion_client.dataset.sources.file_content import suffix_of
+from erosion_client.dataset.sources.table_file import SUFFIXES, TableFile
 from erosion_client.dataset.task_checks import checked_targets
 from erosion_client.dataset.text_table import hash_of_text
 from erosion_common.errors import DataError
@@ -275,6 +276,35 @@ class Scans:
     notes: tuple[str, ...] = ()
 
 
+def new_scans(
+    source: ImageSource, path: Path, task: ImageTask, scans_in: Callable[[Path], list[Path]]
+) -> Scans:
+    """Return scans without targets: below a folder, in a table's column `file`, or one file.
+
+    A table names them relative to its folder. Raises DataError.
+    """
+    if suffix_of(path) in SUFFIXES and path.is_file():
+        return _scans_by_table(source, path.parent, path, task, scans_in, ())
+    root, paths = (path, scans_in(path)) if path.is_dir() else (path.parent, [path])
+    if not paths:
+        raise faults(root, ["it holds no images"])
+    places = _places(root, paths)
+    return Scans(root, tuple(paths), places, np.zeros(len(paths)), (0,) * len(paths))
+
+
+def _places(root: Path, paths: Sequence[Path]) -> tuple[str, ...]:
+    """Return people's names for scans. Raises DataError for what is none by its name."""
+    places = tuple(str(path.relative_to(root)) for path in paths)
+    masks = [
+        f"{place} is a mask or a segmentation by its name, and no image; move it to another folder"
+        for path, place in zip(paths, places, strict=True)
+        if MASK.search(path.name.split(".")[0])
+    ]
+    if masks:
+        raise faults(root, masks)
+    return places
+
+
 def scans_by_class(
     source: DataSource, root: Path, task: ImageTask, scans_in: Callable[[Path], list[Path]]
 ) -> Scans:
@@ -302,14 +332,7 @@ def scans_by_class(
         problem = "it holds no images; make one folder of them per class"
         raise faults(root, [problem])
     paths = tuple(scan for scan, _ in found)
-    places = tuple(str(path.relative_to(root)) for path in paths)
-    masks = [
-        f"{place} is a mask or a segmentation by its name, and no image; move it to another folder"
-        for path, place in zip(paths, places, strict=True)
-        if MASK.search(path.name.split(".")[0])
-    ]
-    if masks:
-        raise faults(root, masks)
+    places = _places(root, paths)
     return Scans(
         root,
         paths,
@@ -344,20 +367,25 @@ class ScanFolder(OnDisk, ImageSource):
                 f" {install_command(extra)}"
             )
 
-    def scans(self, task: ImageTask, scans_in: Callable[[Path], list[Path]]) -> Scans:
+    def scans(
+        self, task: ImageTask, scans_in: Callable[[Path], list[Path]], *, with_target: bool
+    ) -> Scans:
         """Return the scans with their targets. Raises DataError with every problem.
 
         Without a table of labels, `path` holds one folder per class, and `scans_in` lists the scans
         below each. With one, its column `file` names each scan, relative to `path`.
         """
         root = self.path
-        if not is_there(root) or not root.is_dir():
+        if not is_there(root) or (with_target and not root.is_dir()):
             raise DataError(
                 f"There is no folder {root}. Check the path (data.path in a site file)."
             )
-        if self.labels is None:
-            return scans_by_class(self, root, task, scans_in)
-        return _scans_by_table(self, root, self.labels, task, scans_in)
+        if self.labels is not None:
+            wanted = task.target_columns if with_target else ()
+            return _scans_by_table(self, root, self.labels, task, scans_in, wanted)
+        if not with_target:
+            return new_scans(self, root, task, scans_in)
+        return scans_by_class(self, root, task, scans_in)
 
 
 def _scans_by_table(
@@ -366,17 +394,21 @@ def _scans_by_table(
     labels: Path,
     task: ImageTask,
     scans_in: Callable[[Path], list[Path]],
+    wanted: Sequence[TargetColumn],
 ) -> Scans:
-    """Return the scans that a table of labels names, relative to the root. Raises DataError."""
+    """Return the scans that a table names, relative to the root, with the `wanted` targets.
+
+    Raises DataError.
+    """
     file_column = source.local_name(FILE_COLUMN)
-    local = [source.local_name(column.name) for column in task.target_columns]
+    local = [source.local_name(column.name) for column in wanted]
     table = TableFile(path=labels).read([file_column, *local])
     absent = [name for name in (file_column, *local) if name not in table.columns]
     if absent:
         raise DataError(
             f"{table.origin} has no column {' and no column '.join(map(repr, absent))}; it has"
-            f" {', '.join(table.header)}. Name them under [data.columns] as {FILE_COLUMN} and"
-            f" {', '.join(column.name for column in task.target_columns)}."
+            f" {', '.join(table.header)}. Name them under [data.columns] as"
+            f" {' and '.join([FILE_COLUMN, *(column.name for column in wanted)])}."
         )
     names = table.columns[file_column]
     places = [names.texts[code] for code in names.codes.tolist()]
@@ -387,14 +419,14 @@ def _scans_by_table(
     ]
     read = [
         read_target([texts.texts[code] for code in texts.codes.tolist()], source, column)
-        for column, texts in zip(
-            task.target_columns, (table.columns[name] for name in local), strict=True
-        )
+        for column, texts in zip(wanted, (table.columns[name] for name in local), strict=True)
     ]
     problems += [problem for target in read for problem in target.problems]
     if problems:
         raise faults(labels, problems)
-    targets = checked_targets(task, np.stack([target.numbers for target in read], axis=1))
+    targets: Targets = np.zeros(len(places))
+    if read:
+        targets = checked_targets(task, np.stack([target.numbers for target in read], axis=1))
     paths = tuple(root / place for place in places)
     notes = [note for target in read for note in target.notes]
     # The folder of a scan is named, or one above it; the table itself may lie next to them.

@@ -73,10 +73,10 @@ class NiftiImages(ScanFolder):
             raise ValueError("patient names a column of a table; for NIfTI give patient_pattern")
         return self
 
-    def read(self, task: ImageTask) -> LabelledImages:
+    def read(self, task: ImageTask, *, with_target: bool = True) -> LabelledImages:
         """Read the images as the study wants them."""
         self.require("nibabel", "nifti")
-        scans = self.scans(task, _volumes)
+        scans = self.scans(task, _volumes, with_target=with_target)
         unsaid: list[str] = []  # volumes without orientation in their headers
 
         def read_one(path: Path, place: str, said: int) -> tuple[NDArray[np.uint8], int]:
@@ -96,14 +96,17 @@ class NiftiImages(ScanFolder):
                 " are 0), so left and right, or all axes, may be mistaken:"
                 f" {some(unsaid)}; convert them again from the scanner's files"
             )
+        pattern = self.patient_pattern if with_target else None
         return replace(
             found,
-            patients=patients_in_names(self.path, self.patient_pattern, found.places),
+            patients=patients_in_names(self.path, pattern, found.places),
             notes=(*notes, *self._others(scans.paths)),
         )
 
     def _others(self, read: Sequence[Path]) -> Iterator[str]:
         """Yield a note of other files in the folders, such as volumes in another format."""
+        if not self.path.is_dir():
+            return
         known = {*read, *([] if self.labels is None else [self.labels])}
         others = [f for f in files_below(self.path) if not _is_volume(f) and f not in known]
         inside = [f for f in others if self.labels or f.parent != self.path]  # see scans_by_class
