@@ -6,7 +6,7 @@ import re
 import resource
 import sys
 from collections.abc import Callable, Sequence
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from erosion_common.errors import ErosionError
@@ -15,7 +15,7 @@ from erosion_common.program.commands import installed_commands, missing_commands
 from erosion_common.program.ending import in_words
 from erosion_common.support.software import software_version
 
-EPILOG = (files("erosion_common.program") / "help.txt").read_text("utf-8")
+EPILOG = Path(__file__).with_name("help.txt").read_text("utf-8")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

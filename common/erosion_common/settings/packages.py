@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Literal
-
-from pydantic import BaseModel, SerializeAsAny, ValidatorFunctionWrapHandler, WrapValidator
+from typing import TYPE_CHECKING, Any, Literal
 
 from erosion_common.errors import ModelError, Refusal
+
+if TYPE_CHECKING:
+    from pydantic import ValidatorFunctionWrapHandler
 
 Kind = Literal["method", "task", "model", "source", "output"]
 
@@ -141,9 +142,11 @@ def open_union(
     A table with a key `tag` that is none of `ours` but an installed name of that kind is of the
     class that `form_of` makes for it.
     """
+    from pydantic import BaseModel, SerializeAsAny, WrapValidator  # not for `erosion --help`
+
     known = frozenset(ours)
 
-    def validate(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
+    def validate(value: Any, handler: "ValidatorFunctionWrapHandler") -> Any:
         name = value.get(tag) if isinstance(value, Mapping) else getattr(value, tag, None)
         if not isinstance(name, str) or name in known or name not in installed_names(kind):
             return handler(value)
