@@ -1,6 +1,10 @@
 """The lock file has all that the program requires, each with its hashes."""
 
+import io
 import re
+import subprocess
+import sys
+import tarfile
 import tomllib
 from importlib.metadata import PackageNotFoundError, metadata
 from pathlib import Path
@@ -117,6 +121,22 @@ def test_the_packages_take_their_version_from_the_tag_in_one_way() -> None:
     ]
     assert ways == [ways[0]] * 4
     assert ways[0][1] == ["version"]
+
+
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="this is a copy without git")
+def test_a_copy_without_git_has_one_version(tmp_path: Path) -> None:
+    packed = subprocess.run(
+        ["git", "archive", "HEAD"], cwd=ROOT, capture_output=True, check=True
+    ).stdout
+    with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+        archive.extractall(tmp_path, filter="data")
+    said = [
+        subprocess.run(
+            [sys.executable, "-m", "setuptools_scm"], cwd=tmp_path / name, capture_output=True
+        ).stdout.split()
+        for name in PROJECTS
+    ]
+    assert said == [[b"0.0.0"]] * 4
 
 
 def test_the_packages_require_the_same_of_others() -> None:
