@@ -7,13 +7,22 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from pydantic import ValidationError
 from scipy.interpolate import CubicSpline
 
 from erosion_client.dataset.local_dataset import LocalDataset
 from erosion_client.dataset.preprocessing import stand_ins, table_inputs
-from erosion_client.evaluation.explanation import dependence, encoded_columns
+from erosion_client.evaluation.explanation import (
+    coefficients,
+    dependence,
+    encoded_columns,
+    linear_effects,
+    permuted_losses,
+)
 from erosion_common.protocol.messages import FeatureSums, Scaling
+from erosion_common.protocol.performance import Performance, problem_with_performance
 from erosion_common.protocol.scaling import number_columns, pool, problem_with_sums
 from erosion_common.tasks.features import NumberFeature
 from erosion_common.tasks.inputs import TabularTask, few_for_inputs, stands_in
@@ -127,6 +136,111 @@ def test_a_hospital_scales_trains_and_explains_what_is_prepared(tmp_path: Path) 
 def test_what_cannot_be_prepared_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         NumberFeature(name="x", **wrong)
+
+
+PAIRS: dict[str, Any] = {
+    "interactions": [["x", "y"], ["c", "x"], ["c", "d"]],
+    "missing": "impute",
+}
+MIXED: list[dict[str, Any]] = [
+    {"name": "x", "knots": [0, 1, 2]},
+    {"name": "c", "categories": ["a", "b", "c"]},
+    {"name": "y", "log": True, "winsorise": [1, 100]},
+    {"name": "d", "categories": ["e", "f"], "missing": "mode"},
+]
+
+
+def test_interactions_are_products_of_scaled_inputs() -> None:
+    task = task_of(*MIXED, **PAIRS)
+    # x, its curve, c: b, c and missing, log(y), d; then x * y, c * x twice, c * d twice
+    assert number_columns(task) == (True, True, *[False] * 3, True, *[False] * 6)
+    assert task.input_shape == (12,)
+    scaling = Scaling(
+        mean=(1, 0, 0, 0, 0, log(10), *[0] * 6), deviation=(2, 1, 1, 1, 1, log(10), *[1] * 6)
+    )
+    rows = np.array([[5.0, 1, 100.0, 1], [5.0, 2, 1.0, 1], [NAN, NAN, 100.0, 0], [1e9, 1, 1e9, 1]])
+    found = table_inputs(task, rows, scaling)[:, 7:].numpy()
+    np.testing.assert_allclose(found[0], [2 * 1, 2, 0, 1, 0], rtol=1e-6)
+    np.testing.assert_allclose(found[1], [2 * -1, 0, 2, 0, 1], rtol=1e-6)
+    np.testing.assert_allclose(found[2], [0, 0, 0, 0, 0], atol=1e-6)
+    assert found[3].tolist() == [100, 100, 0, 1, 0]  # no further than a number is
+    unscaled = table_inputs(task, rows[:1], None)[:, 7:].numpy()
+    np.testing.assert_allclose(unscaled, [[5 * log(100), 5, 0, 1, 0]], rtol=1e-6)
+    named = [(each.feature, each.category) for each in encoded_columns(task)[7:]]
+    assert named == [
+        ("x × y", None),
+        *[("c × x", c) for c in "bc"],
+        ("c × d", "b, f"),
+        ("c × d", "c, f"),
+    ]
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.permutations([["x", "y"], ["c", "x"], ["c", "d"]]), st.booleans())
+def test_the_order_of_a_pair_is_of_no_consequence(pairs: list[list[str]], turned: bool) -> None:
+    rows = np.array([[5.0, 1, 100.0, 1], [2.0, 2, 3.0, 1]])
+    whole = table_inputs(task_of(*MIXED, **PAIRS), rows, None)
+    changed = [pair[::-1] if turned else pair for pair in pairs]
+    task = task_of(*MIXED, **{**PAIRS, "interactions": changed})
+    again = table_inputs(task, rows, None)
+    assert sorted(whole.T.tolist()) == sorted(again.T.tolist())
+    one = {frozenset(each.column.split(" × ")) for each in task.products()}
+    assert one == {frozenset(pair) for pair in pairs}
+
+
+@pytest.mark.parametrize(
+    "pairs", [[["x", "z"]], [["x", "x"]], [["x", "y"], ["y", "x"]], [["x", "y"]] * 101]
+)
+def test_pairs_that_are_none_are_refused(pairs: list[list[str]]) -> None:
+    with pytest.raises(ValidationError):
+        task_of(*MIXED, interactions=pairs)
+
+
+def test_interactions_of_very_many_categories_are_refused() -> None:
+    many = [{"name": name, "categories": list(range(1000))} for name in ("a", "b")]
+    with pytest.raises(ValidationError, match="998,001"):
+        task_of(*many, interactions=[["a", "b"]])
+
+
+def test_a_hospital_explains_interactions_by_what_they_are_made_of(tmp_path: Path) -> None:
+    """The outcome is of the product alone: without either column nothing is left of it."""
+    draws = np.random.default_rng(0).normal(size=(300, 3))
+    ill = (draws[:, 0] * draws[:, 1] > 0).astype(int)
+    lines = [f"{a:.4f},{b:.4f},{c:.4f},{n}" for (a, b, c), n in zip(draws, ill, strict=True)]
+    features = ["a", "b", "c"]
+    task = {"kind": "tabular", "target": "ill", "classes": [0, 1], "features": features}
+    study = make_study(task={**task, "interactions": [["a", "b"]]}, scaling="local")
+    dataset = LocalDataset(make_site(tmp_path, "\n".join(["a,b,c,ill", *lines])), study)
+    assert dataset.sums is not None
+    assert dataset.sums.count[3] == 0  # no figure of it leaves
+    product = torch.tensor([0.0, 0, 0, -2, 0, 0, 0, 2, 0, 0])
+    grown = permuted_losses(dataset, product, None, "fedavg")
+    assert grown is not None
+    first, second, third = grown.mean(axis=0)
+    assert min(first, second) > 0.3
+    assert third == pytest.approx(0, abs=1e-12)
+    (found,) = dependence(dataset, product, None, "fedavg", ["a"])
+    training, _ = dataset.parts(None, "fedavg")
+    scaling = dataset.scaling(None, "fedavg")
+    assert scaling is not None
+    at = (found.x[-1] - scaling.mean[0]) / scaling.deviation[0]
+    expected = torch.sigmoid(4 * at * training.inputs[:, 1]).mean()
+    assert found.y[-1] == pytest.approx(float(expected), abs=1e-5)
+    effects = linear_effects(study, product)
+    assert effects is not None
+    *_, last = coefficients(dataset, effects, scaling, ())
+    assert (last.column, last.category) == ("a × b", None)
+    of = {each.name: each.deviation or 0 for each in dataset.summary.columns}
+    moved = of["a"] / scaling.deviation[0] * of["b"] / scaling.deviation[1]
+    assert last.value == pytest.approx(4 * moved, rel=1e-4)
+    assert last.alone is not None
+    assert last.alone.low > 1
+    told = Performance(coefficients=(last,))
+    assert problem_with_performance(told, study) is None
+    strange = told.model_copy(
+        update={"coefficients": (last.model_copy(update={"column": "a × c"}),)}
+    )
+    assert problem_with_performance(strange, study) is not None
 
 
 def test_few_patients_for_the_inputs_are_named() -> None:

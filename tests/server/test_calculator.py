@@ -18,7 +18,9 @@ from erosion_server.export.saved_run import load_saved_run
 from tests.support.exported import (
     CLASSES,
     FEATURES,
+    OF_PAIRS,
     OF_PREPARED,
+    PAIRS,
     PREPARED,
     predicted,
     random_patients,
@@ -77,6 +79,7 @@ def ask(folder: Path, columns: dict[str, list[str]]) -> list[Any]:
         (CLASSES, {}),
         (CLASSES, {"is_finished": True}),
         ({**CLASSES, "features": PREPARED}, {"scaling": OF_PREPARED, "replaced": None}),
+        ({**CLASSES, "features": PREPARED, **PAIRS}, {"scaling": OF_PAIRS, "replaced": None}),
         ({**CLASSES, "classes": ["a", "b", "c"]}, {"scaling": None, "members": 2}),
         (
             {

@@ -20,7 +20,9 @@ from erosion_server.export.onnx_file import as_onnx
 from erosion_server.export.saved_run import SavedRun, load_saved_run
 from tests.support.exported import (
     CLASSES,
+    OF_PAIRS,
     OF_PREPARED,
+    PAIRS,
     PREPARED,
     predicted,
     random_patients,
@@ -57,6 +59,11 @@ def as_arrays(task: TabularTask, columns: dict[str, list[str]]) -> dict[str, NDA
         (
             {**CLASSES, "features": PREPARED},
             {"scaling": OF_PREPARED, "replaced": None},
+            ["probability_no", "probability_yes"],
+        ),
+        (
+            {**CLASSES, "features": PREPARED, **PAIRS},
+            {"scaling": OF_PAIRS, "replaced": None},
             ["probability_no", "probability_yes"],
         ),
         (

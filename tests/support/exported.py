@@ -34,6 +34,8 @@ PREPARED: list[dict[str, Any]] = [
 OF_PREPARED = Scaling(
     mean=(50, 0.5, 0.2, 0, 3, 2, 1, 0, 0), deviation=(10, 0.8, 0.6, 1, 0.5, 1.5, 0.4, 1, 1)
 )
+PAIRS = {"interactions": [["age", "dose"], ["crp", "sex"]]}
+OF_PAIRS = Scaling(mean=(*OF_PREPARED.mean, 0, 0), deviation=(*OF_PREPARED.deviation, 1, 1))
 CLASSES: dict[str, Any] = {"target": "ill", "classes": ["no", "yes"]}
 SCALING = Scaling(mean=(50, 2, 0, 0, 0, 0), deviation=(10, 0.5, 1, 1, 1, 1))
 REPLACED = (51.5, 2.25, 1.0, 0.0, 0.0, 0.0)  # for missing values, per encoded column

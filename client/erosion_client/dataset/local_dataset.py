@@ -379,7 +379,7 @@ class LocalDataset:
         if (own := self._own_scaling) is None:
             return
         columns = [feature.name for feature in task.features for _ in range(task.width(feature))]
-        deviations = zip(columns, scaling.deviation, own.deviation, strict=True)
+        deviations = zip(columns, scaling.deviation, own.deviation, strict=False)
         for name, deviation, own_deviation in deviations:
             if deviation == NOT_FOUND and own_deviation != NOT_FOUND:
                 yield (

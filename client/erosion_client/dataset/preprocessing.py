@@ -1,6 +1,7 @@
 """Encodes and scales checked patients into the tensors that a model takes."""
 
 from collections.abc import Iterator, Sequence
+from math import inf
 
 import numpy as np
 import torch
@@ -11,7 +12,7 @@ from erosion_common.errors import DataError
 from erosion_common.protocol.messages import Scaling
 from erosion_common.protocol.scaling import CUT, NOT_FOUND, Cut
 from erosion_common.tasks.features import NumberFeature
-from erosion_common.tasks.inputs import ImageTask, TabularTask, takes_mean
+from erosion_common.tasks.inputs import ImageTask, TabularTask, multiply, takes_mean
 from erosion_common.tasks.preparations import ABSENT, prepared, term_values
 
 UNIT_APART = 3.0  # deviations from the training mean to the median of new patients
@@ -56,7 +57,7 @@ def stand_ins(
         for term in task.terms(feature):
             is_number = term.code is None
             values.append(means[len(values)] if is_number else float(term.code == commonest))
-    return tuple(values)
+    return (*values, *[0.0] * len(task.products()))  # those are made of the inputs
 
 
 def table_inputs(
@@ -68,10 +69,10 @@ def table_inputs(
 ) -> Tensor:
     """Encode rows (n, features) as the model's input (n, columns) float32.
 
-    Each feature becomes its terms (`input_terms`). A number becomes (x - mean) / deviation, clipped
-    on either side (`cut`), and a missing one the column's mean: 0 after scaling, without scaling
-    the column's value in `missing_values`. An indicator of a missing category becomes what
-    `missing_values` says, unless "missing" has an indicator.
+    Each feature becomes its terms (`input_terms`), and interactions follow (`multiply`). A number
+    becomes (x - mean) / deviation, clipped on either side (`cut`), and a missing one the column's
+    mean: 0 after scaling, without scaling the column's value in `missing_values`. An indicator of a
+    missing category becomes what `missing_values` says, unless "missing" has an indicator.
     """
     inputs = np.zeros((len(rows), *task.input_shape), dtype=np.float32)
     place = 0  # of the encoded column
@@ -88,7 +89,7 @@ def table_inputs(
                 of_term = np.where(absent, missing, of_term)
             inputs[:, place] = of_term
             place += 1
-    return torch.from_numpy(inputs)
+    return torch.from_numpy(multiply(task, inputs, cut.deviations if scaling else inf))
 
 
 def notes_of_cut(

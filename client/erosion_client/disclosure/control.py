@@ -270,6 +270,7 @@ class DisclosureControl:
                 of_term = term_values(term, inner)
                 told = self.column(name, of_term, groups, is_disclosed=is_disclosed)
                 sums.append(sums_of(told))
+        sums += [(0, 0.0, 0.0)] * len(task.products())
         counts, totals, squares = zip(*sums, strict=True)
         return FeatureSums(count=counts, total=totals, squares=squares)
 

@@ -29,10 +29,11 @@ from erosion_common.protocol.performance import (
     Estimate,
     Importance,
 )
+from erosion_common.protocol.scaling import CUT
 from erosion_common.study.study import Study
 from erosion_common.tasks.classification import Classification
 from erosion_common.tasks.features import CategoryFeature, Feature
-from erosion_common.tasks.inputs import TabularTask
+from erosion_common.tasks.inputs import TabularTask, multiply
 from erosion_common.tasks.preparations import prepared, term_values
 from erosion_common.tasks.regression import Regression
 from erosion_common.tasks.survival import Survival
@@ -60,7 +61,8 @@ def shown_arm(study: Study) -> str:
 
 def encoded_columns(task: TabularTask) -> list[Column]:
     """Return what each input column is."""
-    return [Column(f.name, term.label or None) for f in task.features for term in task.terms(f)]
+    own = [Column(f.name, term.label or None) for f in task.features for term in task.terms(f)]
+    return own + [Column(each.column, each.category) for each in task.products()]
 
 
 def _places(task: TabularTask) -> Iterator[tuple[str, slice]]:
@@ -102,14 +104,18 @@ def permuted_losses(
         mean: Floats = np.mean(found, axis=0)
         return mean
 
-    whole = losses(rows)
+    whole, farthest = losses(rows), _farthest(dataset.scaling(scaling, arm))
     grown = np.full((len(outcomes), len(task.features)), np.nan)
     grown[:num_tried] = 0.0
     for number, (_, columns) in enumerate(islice(_places(task), MOST_COLUMNS)):
         changed = rows.repeat(PERMUTATIONS, 1)
         changed[:, columns] = torch.cat([rows[order][:, columns] for order in orders])
-        grown[:num_tried, number] = losses(changed) - whole
+        grown[:num_tried, number] = losses(multiply(task, changed, farthest)) - whole
     return grown
+
+
+def _farthest(scaling: Scaling | None) -> float:
+    return np.inf if scaling is None else CUT.deviations
 
 
 def _number_tried(patients: NDArray[np.int64]) -> int:
@@ -157,6 +163,7 @@ def dependence(
     def mean_with(columns: slice, values: Tensor) -> float:
         changed = inputs.clone()
         changed[:, columns] = values.to(inputs)
+        changed = multiply(task, changed, _farthest(scaled_by))
         predicted = predicted_by(task, dataset.model, predictor, changed).cpu().numpy()
         of_patients = means_of_patients(task.usable(predicted), patients)[:, -1]
         mean = float(of_patients.mean())
@@ -252,6 +259,7 @@ def coefficients(
         known = described.get(feature)
         if category is None and known is not None:
             one[number] = known[1] / (scaling.deviation[number] if scaling else 1.0)
+    one = multiply(task, one[None])[0]
     half = 1.96 * np.sqrt(_jackknife(in_folds)) if len(in_folds) else None
     alone = _alone(dataset, columns) if described else None
 
@@ -288,7 +296,7 @@ def _jackknife(in_folds: Sequence[Floats]) -> Floats:
 def _alone(dataset: LocalDataset, columns: Sequence[Column]) -> list[Estimate | None] | None:
     """Return effects in a regression of the user's training patients alone, bootstrapped."""
     task = dataset.study.task
-    if len(columns) > MOST_REFITTED:
+    if len(columns) > MOST_REFITTED or not isinstance(task, TabularTask):
         return None
     training, _ = dataset.rows_alone()
     _, patients = np.unique(training.patients, return_inverse=True)
@@ -297,6 +305,7 @@ def _alone(dataset: LocalDataset, columns: Sequence[Column]) -> list[Estimate | 
         if category is None:
             spread = float(inputs[:, number].std())
             scales[number] = spread if spread > 1e-9 else 1.0
+    scales = multiply(task, scales[None])[0]
     rows, truth, part = _as_regression(task, inputs / scales, training.targets)
     if rows is None:
         return None

@@ -16,6 +16,7 @@ from erosion_common.study.sections import BEST_LOCAL
 from erosion_common.study.study import Study
 from erosion_common.support.text import printable
 from erosion_common.tasks.features import Feature
+from erosion_common.tasks.inputs import TabularTask
 
 MOST_POINTS, MOST_MODELS, MOST_ROWS, MOST_COLUMNS = 200, 8, 64, 100
 MOST_DEPENDENCES = 6
@@ -134,10 +135,13 @@ class Dependence(Settings):
 
 
 class Coefficient(Settings):
-    """Of a linear model, for one standard deviation of a number, or for having a category."""
+    """Of a linear model, for one standard deviation of a number, or for having a category.
+
+    Of an interaction, by how much one feature's effect grows with the other.
+    """
 
     column: Said
-    category: str | None = Field(default=None, max_length=200)
+    category: str | None = Field(default=None, max_length=200)  # or two, of an interaction
     value: Figure  # log odds of the event, or of its hazard; or in the outcome's unit
     refits: Estimate | None = None  # the same, with an interval from the folds' models
     pooled: Estimate | None = None  # the same, by the standard error of an exact regression
@@ -161,10 +165,12 @@ def problem_with_performance(found: Performance, study: Study) -> str | None:
     models = {*study.arms, *study.references, BEST_LOCAL, ""}
     events = {*study.task.group_names, "event", ""}
     columns = {feature.name for feature in features_of(study)}
+    pairs = [p.column for p in study.task.products()] if isinstance(study.task, TabularTask) else []
     for what, names, known in (
         ("the model", [found.shown, *(each.model for each in found.models)], models),
         ("the event", [each.event for each in found.models], events),
         ("the column", [*_columns(found)], columns),
+        ("the effect", [each.column for each in found.coefficients], {*columns, *pairs}),
     ):
         if strange := sorted({*names} - known):
             return f"it has figures of {what} {printable(strange[0], at_most=50)!r}"
@@ -178,5 +184,5 @@ def features_of(study: Study) -> tuple[Feature, ...]:
 
 
 def _columns(found: Performance) -> Iterator[str]:
-    for part in (found.subgroups, found.importance, found.dependence, found.coefficients):
+    for part in (found.subgroups, found.importance, found.dependence):
         yield from (each.column for each in part)

@@ -38,13 +38,14 @@ CUT = Cut(deviations=100.0, unscaled=10.0)
 
 
 def number_columns(task: Task) -> tuple[bool, ...]:
-    """Return for every encoded column of a table: True for a number, False for a 0/1 indicator."""
+    """Return for every encoded column of a table whether it is scaled: numbers are."""
     flags: list[bool] = []
     if not isinstance(task, TabularTask):
         return ()
     for feature in task.features:
         flags += [term.code is None for term in task.terms(feature)]
-    return tuple(flags)
+    # A product is of inputs that are scaled already.
+    return (*flags, *[False] * len(task.products()))
 
 
 def pool(sums: Sequence[FeatureSums], task: Task, users: FeatureSums | None = None) -> Scaling:

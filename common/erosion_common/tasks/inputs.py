@@ -1,11 +1,16 @@
 """The inputs of a model, one patient's: the columns of a table, or an image."""
 
 from collections import Counter
-from math import prod
-from typing import Annotated, Literal, Self
+from itertools import product
+from math import inf, prod
+from typing import Annotated, Literal, NamedTuple, Self, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field, field_validator, model_validator
+from torch import Tensor
 
+from erosion_common.settings.names import ColumnName
 from erosion_common.tasks.features import (
     CategoryFeature,
     CategoryMissing,
@@ -14,11 +19,23 @@ from erosion_common.tasks.features import (
     NumberFeature,
     NumberMissing,
 )
-from erosion_common.tasks.preparations import InputTerm, input_terms
+from erosion_common.tasks.preparations import ABSENT, InputTerm, input_terms
 from erosion_common.tasks.task import Task
 
 FEWEST_PER_INPUT = 10  # patients of the rarer outcome, by a rule of thumb; Peduzzi et al. 1996
 MOST_VALUES = 2**28  # of one image; a volume of 512 x 512 x 512 has half as many
+MOST_PRODUCTS = 10_000  # input columns of all interactions together
+
+Inputs = TypeVar("Inputs", NDArray[np.float32], NDArray[np.float64], Tensor)
+
+
+class Product(NamedTuple):
+    """One input column of an interaction: two others, multiplied."""
+
+    left: int  # places of the input columns
+    right: int
+    column: str  # the features, for people
+    category: str | None  # the categories; None: of two numbers
 
 
 class TabularTask(Task):
@@ -38,6 +55,13 @@ class TabularTask(Task):
         '`"impute"`: a number becomes the mean; a category gets a separate input that says '
         "that it is missing.",
     )
+    interactions: tuple[tuple[ColumnName, ColumnName], ...] = Field(
+        default=(),
+        max_length=100,
+        description='Pairs of features with an effect together: `[["age", "sex"]]`. One more input '
+        "for two numbers, and for each category but the first of a number with a category: the "
+        "product of their inputs as scaled, after `winsorise` and `log`, and without `knots`.",
+    )
 
     @model_validator(mode="after")
     def _columns_differ(self) -> Self:
@@ -49,6 +73,19 @@ class TabularTask(Task):
                 f"{', '.join(twice)} is named twice among target and features;"
                 " a column has one role"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _interactions_are_of_features(self) -> Self:
+        known, seen = {feature.name for feature in self.features}, set()
+        for pair in self.interactions:
+            if absent := sorted({*pair} - known):
+                raise ValueError(f"interactions: {absent[0]!r} is none of the features")
+            if len({*pair}) == 1 or frozenset(pair) in seen:
+                raise ValueError(f"interactions: {list(pair)}: name two features, each pair once")
+            seen.add(frozenset(pair))
+        if (num := self._num_products()) > MOST_PRODUCTS:
+            raise ValueError(f"interactions: {num:,} inputs, and {MOST_PRODUCTS:,} are allowed")
         return self
 
     def policy(self, feature: NumberFeature | CategoryFeature) -> NumberMissing | CategoryMissing:
@@ -70,7 +107,42 @@ class TabularTask(Task):
     @property
     def input_shape(self) -> tuple[int, ...]:
         """Shape of one patient's input: (number of encoded columns,)."""
-        return (sum(self.width(feature) for feature in self.features),)
+        return (sum(self.width(feature) for feature in self.features) + self._num_products(),)
+
+    def _num_products(self) -> int:
+        counts = {f.name: len(getattr(f, "categories", (0, 0))) - 1 for f in self.features}
+        return sum(counts[left] * counts[right] for left, right in self.interactions)
+
+    def products(self) -> list[Product]:
+        """Return the interactions' input columns, which come after those of the features."""
+        if not self.interactions:
+            return []
+        places: dict[str, list[tuple[int, str]]] = {}
+        place = 0
+        for feature in self.features:
+            for term in self.terms(feature):
+                if not term.cubes and term.code != ABSENT:
+                    label = "" if term.code is None else term.label
+                    places.setdefault(feature.name, []).append((place, label))
+                place += 1
+        return [
+            Product(a, b, f"{one} × {other}"[:200], ", ".join(filter(None, (x, y))) or None)
+            for one, other in self.interactions
+            for (a, x), (b, y) in product(places[one], places[other])
+        ]
+
+
+def multiply(task: TabularTask, inputs: Inputs, farthest: float = inf) -> Inputs:
+    """Fill the interactions' columns of inputs (n, columns) by the others'; returns `inputs`.
+
+    What lies further than `farthest` from 0 is moved there, as a scaled number is.
+    """
+    place = inputs.shape[1] - len(products := task.products())
+    for each in products:
+        found = inputs[:, each.left] * inputs[:, each.right]
+        inputs[:, place] = found.clip(-farthest, farthest)
+        place += 1
+    return inputs
 
 
 def takes_mean(task: TabularTask, feature: NumberFeature | CategoryFeature) -> bool:
@@ -100,7 +172,7 @@ def few_for_inputs(task: Task, num_events: int, how_exact: str = "") -> str:
     return (
         f"{how_exact}{num_events} patients {task.group_word} for {inputs} inputs of the model are"
         f" fewer than {FEWEST_PER_INPUT} for each: trained on them alone, it would learn chance."
-        " Fewer columns, categories or knots help"
+        " Fewer columns, categories, knots or interactions help"
     )
 
 

@@ -48,6 +48,8 @@ def calculator_page(saved: SavedRun) -> str:
         "predicts": task.predicts,
         "fields": fields,
         "inputs": saved_run.input_columns(saved.card, task),
+        "products": [(each.left, each.right) for each in task.products()],
+        "farthest": saved_run.farthest_product(saved.card),
         "members": [_weights(member) for member in saved.members],
         "shares": saved.shares,
         "centre": getattr(task, "centre", 0.0),

@@ -54,6 +54,9 @@ class _FromTable(nn.Module):
     of_highest: Tensor
     of_may_lack: Tensor
     of_missing: Tensor  # the code that says so; NaN where NaN does
+    # and for each input column of an interaction:
+    of_left: Tensor
+    of_right: Tensor
 
     def __init__(self, saved: SavedRun, task: TabularTask) -> None:
         super().__init__()
@@ -79,6 +82,11 @@ class _FromTable(nn.Module):
         self._keep("may_lack", saved_run.may_be_missing(task))
         is_category = [isinstance(feature, CategoryFeature) for feature in task.features]
         self._keep("missing", [float(MISSING) if each else nan for each in is_category])
+        products = task.products()
+        self._keep("left", [each.left for each in products] or [0])
+        self._keep("right", [each.right for each in products] or [0])
+        self.has_products = bool(products)
+        self.most_of_product = saved_run.farthest_product(saved.card)
 
     def _keep(self, name: str, values: list[Any]) -> None:
         kinds = {bool: torch.bool, int: torch.int64}
@@ -104,8 +112,12 @@ class _FromTable(nn.Module):
         numbers = (values - self.of_mean) / self.of_deviation
         numbers = torch.minimum(torch.maximum(numbers, -self.of_farthest), self.of_farthest)
         encoded = torch.where(self.of_is_number, numbers, (values == self.of_wanted).double())
-        encoded = torch.where(is_missing[:, self.of_feature], self.of_fill, encoded)
-        return encoded.float(), has_prediction
+        encoded = torch.where(is_missing[:, self.of_feature], self.of_fill, encoded).float()
+        if self.has_products:
+            products = encoded[:, self.of_left] * encoded[:, self.of_right]
+            products = products.clamp(-self.most_of_product, self.most_of_product)
+            encoded = torch.cat([encoded, products], dim=1)
+        return encoded, has_prediction
 
 
 def _allowed(feature: NumberFeature | CategoryFeature) -> tuple[float, float]:

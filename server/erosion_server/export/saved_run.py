@@ -121,7 +121,7 @@ class InputColumn(NamedTuple):
 
 
 def input_columns(card: ModelCard, task: TabularTask) -> list[InputColumn]:
-    """Return them in the model's order, as `predict` encodes them."""
+    """Return them in the model's order, as `predict` encodes them; interactions follow them."""
     found: list[InputColumn] = []
     for number, feature in enumerate(task.features):
         for term in task.terms(feature):
@@ -137,6 +137,11 @@ def input_columns(card: ModelCard, task: TabularTask) -> list[InputColumn]:
                 InputColumn(number, term.code, term.cubes, mean, deviation, farthest, fill)
             )
     return found
+
+
+def farthest_product(card: ModelCard) -> float:
+    """Return how far from 0 an interaction's input may lie."""
+    return LARGEST_NUMBER if card.scaling is None else card.cut.deviations
 
 
 def may_be_missing(task: TabularTask) -> list[bool]:

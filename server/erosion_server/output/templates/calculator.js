@@ -43,6 +43,10 @@ function predict(values) {
     if (cubes.length) value = cubes.reduce((sum, [knot, factor]) => sum + factor * Math.max(value - knot, 0) ** 3, 0);
     return Math.fround(Math.min(Math.max((value - mean) / deviation, -farthest), farthest));
   });
+  for (const [left, right] of model.products) {
+    const value = Math.fround(inputs[left] * inputs[right]);
+    inputs.push(Math.min(Math.max(value, -model.farthest), model.farthest));
+  }
   const sums = model.members.map(([weights, biases]) => {
     const outputs = biases.map((bias, k) => weights[k].reduce((sum, w, j) => sum + w * inputs[j], bias));
     if (model.predicts === "number") return [model.centre + model.spread * outputs[0]];
