@@ -82,8 +82,9 @@ def test_the_chart_is_accepted_and_confined(role: str, tmp_path: Path) -> None:
     made = objects(role, tmp_path)
     if importlib.util.find_spec("kubernetes_validate"):
         kubernetes_validate = importlib.import_module("kubernetes_validate")
-        for each in made.values():
-            kubernetes_validate.validate(each, "1.31", strict=True)
+        for version in ("1.31", "1.37"):
+            for each in made.values():
+                kubernetes_validate.validate(each, version, strict=True)
     assert set(made) == {"StatefulSet", "NetworkPolicy", *(["Service"] * (role != "site"))}
     pod = made["StatefulSet"]["spec"]["template"]["spec"]
     assert pod["securityContext"]["runAsNonRoot"] is True

@@ -25,7 +25,7 @@ def wait_until(wanted: Callable[[], object], excuse: Callable[[], str]) -> None:
         time.sleep(POLL_SECONDS)
 
 
-_TIME = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+ (?:[A-Z]+ erosion\.\w+: )?")
+_TIME = re.compile(r"^\d{4}-\d\d-\d\dT\S+ [A-Z]+ (?:erosion\.\w+: )?")
 
 
 class Program:

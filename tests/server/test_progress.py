@@ -76,9 +76,26 @@ def test_a_log_file_has_no_escape_codes_even_where_colour_is_forced(
     assert "\x1b" not in plain_text(make_run(), monkeypatch)
 
 
+def test_plain_lines_have_time_with_zone_level_and_component() -> None:
+    stream = io.StringIO()
+    with closing(progress(stream, label="titanic")) as observer:
+        play(observer, make_run(skipped=(8,)))
+    told = stream.getvalue().splitlines()
+    heads = [HEAD.match(line) for line in told]
+    last = max(number for number, head in enumerate(heads) if head is not None)
+    assert all(heads[: last + 1])  # the tables follow
+    assert all(line.startswith("titanic: ") for line in told[last + 1 :])
+    assert {head[1] for head in heads if head} == {"INFO", "WARNING"}
+
+
+HEAD = re.compile(
+    r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}[+-]\d\d:\d\d (INFO|WARNING) erosion\.run: titanic: \S"
+)
+
+
 def test_plain_lines_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
     text = plain_text(make_run(arms=("fedavg",), rounds=1000), monkeypatch)
-    lines = [line for line in text.splitlines() if line.startswith("fedavg: round")]
+    lines = [line for line in text.splitlines() if " fedavg: round" in line]
     assert len(lines) == 10
     assert re.findall(r"1000|999", lines[-1]) == ["1000", "1000", "999"]  # figures of before
 
@@ -99,7 +116,7 @@ def test_a_skipped_round_is_told_with_its_reason(monkeypatch: pytest.MonkeyPatch
     text = plain_text(make_run(skipped=(8, 9)), monkeypatch)
     assert "round 8:" in text
     assert text.count("skipped:") == 6  # in each of three arms
-    (trouble,) = (line for line in text.splitlines() if line.startswith("weight_erosion had"))
+    (trouble,) = (line for line in text.splitlines() if "weight_erosion had" in line)
     assert "2 skipped" in trouble
     assert "large-tumours absent" in trouble
 
@@ -107,7 +124,7 @@ def test_a_skipped_round_is_told_with_its_reason(monkeypatch: pytest.MonkeyPatch
 def test_an_arm_that_stopped_is_told_of_and_is_no_trouble(monkeypatch: pytest.MonkeyPatch) -> None:
     text = plain_text(make_stopped_run(), monkeypatch)
     assert " ".join(text.split()).count(NOTE) == 2  # in the round, and in the summary
-    assert not any(line.startswith("weight_erosion had") for line in text.splitlines())
+    assert not any("weight_erosion had" in line for line in text.splitlines())
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,13 @@ import os
 import re
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from types import FrameType
 
 from erosion_common.errors import ErosionError
-from erosion_common.support.logs import JsonLines, never_fail_to_encode, open_missing_streams
+from erosion_common.support.logs import JsonLines, never_fail_to_encode, open_missing_streams, stamp
 from erosion_common.support.text import shown
 
 FAULT, UNUSABLE, INTERRUPTED = 70, 74, 130  # EX_SOFTWARE and EX_IOERR of sysexits.h
@@ -103,7 +104,10 @@ def _say(words: str, options: argparse.Namespace, problem: BaseException | None 
         return
     if problem is not None:
         traceback.print_exception(problem)
-    print(f"erosion: {shown(words)}", file=sys.stderr)
+    # In a log, where the program has one, it is a line like the others.
+    is_logged = hasattr(options, "log_format") and not sys.stderr.isatty()
+    head = f"{stamp(time.time())} ERROR " if is_logged else ""
+    print(f"{head}erosion: {shown(words)}", file=sys.stderr)
 
 
 def _interrupt(_signal: int, _frame: FrameType | None) -> None:

@@ -8,6 +8,7 @@ import json
 import math
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from typing import Any
@@ -29,6 +30,9 @@ def identify() -> None:
         identity = import_module("flwr.supercore.task_identity").TaskIdentity
     except ImportError:  # up to 1.37 a message asks for nothing
         return
+    with suppress(RuntimeError):  # it is not set
+        if identity.run_id != RUN_ID:  # of Flower's SuperLink, whose app imports this
+            return
     identity.task_id, identity.run_id, identity.node_id = 1, RUN_ID, COORDINATOR_NODE_ID
 
 

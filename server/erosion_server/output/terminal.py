@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from statistics import median, median_high
 from typing import TextIO, cast
@@ -18,7 +19,7 @@ from erosion_common.rounds import events as driver
 from erosion_common.rounds.records import RoundRecord
 from erosion_common.rounds.selection import folds_of
 from erosion_common.study.study import Study
-from erosion_common.support.logs import LogFormat, never_fail_to_encode
+from erosion_common.support.logs import LogFormat, never_fail_to_encode, stamp
 from erosion_common.support.software import software_version
 from erosion_common.tasks.metric import Metric
 from erosion_server.output import events, words
@@ -35,6 +36,7 @@ LONGEST_ARM = 20
 LINES_PER_ARM = 10  # of plain progress
 SILENCE_SECONDS = 60.0  # slow rounds are reported at least this often
 MOST_WEIGHTS = 8  # listed by name; more are summed up
+COMPONENT = "erosion.run"  # of a line in a log
 REMARKS = ("absent", "rejected")  # outcomes of a hospital
 
 
@@ -62,13 +64,10 @@ def progress(
     stream = sys.stdout if stream is None else stream
     if log_format == "json":
         return JsonProgress(stream)
-    if label:
-        labelled = cast(TextIO, LabelledStream(stream, f"{label}: "))
-        return Terminal(plain_console(labelled), is_live=False)
     # Asked of the stream and not of rich, which FORCE_COLOR makes take a log file for a terminal.
-    if stream.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown"):
+    if not label and stream.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown"):
         return Terminal(Console(file=stream, highlight=False), is_live=True)
-    return Terminal(plain_console(stream), is_live=False)
+    return Terminal(plain_console(stream), is_live=False, label=f"{label}: " if label else "")
 
 
 def plain_console(stream: TextIO) -> Console:
@@ -79,12 +78,17 @@ def plain_console(stream: TextIO) -> Console:
 
 
 class Terminal:
-    """News and finished arms are lines that stay. Live, the arm at work is redrawn below them."""
+    """News and finished arms are lines that stay. Live, the arm at work is redrawn below them.
 
-    def __init__(self, console: Console, *, is_live: bool) -> None:
+    Elsewhere they are lines of a log: time with its offset, level, component.
+    """
+
+    def __init__(self, console: Console, *, is_live: bool, label: str = "") -> None:
         """Write to `console`; nothing is drawn before the study starts."""
         never_fail_to_encode(console.file)
-        self._console, self._is_live = console, is_live
+        self._console, self._is_live, self._label = console, is_live, label
+        labelled = cast(TextIO, LabelledStream(console.file, label))
+        self._tables = plain_console(labelled) if label else console
         self._study: Study | None = None
         self._shown: Sequence[Metric] = ()
         self._finished_arms = 0
@@ -139,12 +143,12 @@ class Terminal:
                 self._arm_finished(arm)
             case events.RunFinished(result, run_folder):
                 self._rest()
-                print_summary(self._console, result, RunFolder(run_folder).report)
+                print_summary(self._tables, result, RunFolder(run_folder).report)
             case events.UserFailed(user, reason):
                 self._rest()
                 self._say(f"No model for {_name(user)}: {printable(reason)}", "yellow")
             case events.EveryUserFinished(overview, run_folder):
-                print_overview(self._console, overview, RunFolder(run_folder).report)
+                print_overview(self._tables, overview, RunFolder(run_folder).report)
 
     def close(self) -> None:
         """Take the live lines away and show the cursor again."""
@@ -194,6 +198,9 @@ class Terminal:
             self._waiting = f"measuring the final models at {self._study.user}"
 
     def _say(self, line: str, style: str = "") -> None:
+        if not self._is_live:
+            level = "WARNING" if "yellow" in style else "INFO"
+            line = f"{stamp(time.time())} {level} {COMPONENT}: {self._label}{line}"
         self._console.print(Text(line, style=style), soft_wrap=not self._is_live)
 
     def _draw(self) -> RenderableType:
