@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from flwr.app import ConfigRecord
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss, roc_auc_score
@@ -309,6 +310,63 @@ def test_a_hospital_that_trained_measures_a_model_made_without_it(tmp_path: Path
     plain = simulated(tmp_path, study())
     assert plain.validation["dave"] == run.validation["dave"]
     assert plain.evaluation.arms == run.evaluation.arms
+
+
+FINISHED: dict[str, Any] = {"fedavg": {"finish": "evidence"}}
+
+
+def test_a_finished_model_is_measured_as_a_whole(tmp_path: Path) -> None:
+    run = simulated(tmp_path, study(arms=FINISHED))
+    with (tmp_path / "dave.csv").open() as file:
+        table = [*csv.DictReader(file)]
+    scaling, layers = run.evaluation.scaling, run.personal["fedavg (finish)"].double().numpy()
+    assert scaling is not None
+    assert len(layers) > 1
+    x = np.array([[float(row["age"]), float(row["dose"])] for row in table])
+    x = (x - np.array(scaling.mean)) / np.array(scaling.deviation)
+    risk = np.zeros(len(x))
+    for share, *layer in layers:
+        outputs = x @ np.reshape(layer[:4], (2, 2)).T + layer[4:]
+        risk += share / layers[:, 0].sum() / (1 + np.exp(outputs[:, 0] - outputs[:, 1]))
+    ill = np.array([row["ill"] == "yes" for row in table])
+    dave = run.validation["dave"]
+    assert dave.metrics is not None
+    assert dave.metrics["log_loss"] == pytest.approx(log_loss(ill, risk), rel=5e-3)
+    plain = simulated(tmp_path, study()).validation["dave"].metrics
+    assert plain is not None
+    assert plain["log_loss"] != dave.metrics["log_loss"]
+
+
+def test_a_finish_is_not_made_without_a_hospital(tmp_path: Path) -> None:
+    asked_for = {"hospitals": ["dave"], "leave_one_out": True}
+    run = simulated(tmp_path, study(arms=FINISHED, validation=asked_for))
+    roles = {name: each.role for name, each in run.validation.items()}
+    assert roles == {"bob": "trained", "carol": "trained", "dave": "external"}
+
+
+@pytest.mark.parametrize("wrong", ["nan", "short", "none", "negative", "whole"])
+def test_last_layers_that_are_none_are_refused(
+    found: tuple[Path, Simulation], tmp_path: Path, wrong: str
+) -> None:
+    layers = torch.ones(3, 7)
+    changed = {
+        "nan": layers * torch.nan,
+        "short": layers[:, :-1],
+        "none": layers[:0],
+        "negative": -layers,
+        "whole": layers.long(),
+    }[wrong]
+    run, of = found[1], study(arms=FINISHED)
+    params, hospital = {"fedavg": run.finals["fedavg"].params}, Hospital(site(tmp_path, "dave"))
+    scaling = run.evaluation.scaling
+    for enclosed, is_refused in ((layers, False), (changed, True)):
+        request = EvaluateRequest(of, params, scaling, "", {"fedavg": {"layers": enclosed}})
+        sent = wire.decode_evaluate(wire.Encoder().encode(request), wire.KnownStudies())
+        if not is_refused:
+            assert hospital.evaluate(sent).header.arms
+            continue
+        with pytest.raises(Refusal):
+            hospital.evaluate(sent)
 
 
 def test_only_what_a_study_leads_to_is_run_without_a_hospital(tmp_path: Path) -> None:

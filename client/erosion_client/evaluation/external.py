@@ -14,7 +14,13 @@ from erosion_client.dataset.local_dataset import LocalDataset
 from erosion_client.evaluation.final_figures import measure_with_intervals
 from erosion_client.evaluation.performance import model_figures
 from erosion_common.errors import Refusal
-from erosion_common.learning.local_sgd import predictions_of
+from erosion_common.learning.finished import (
+    LAYERS,
+    Finished,
+    Predictor,
+    predicted_by,
+    problem_with_layers_of,
+)
 from erosion_common.protocol.messages import EvaluateReply, EvaluateRequest, FinalMetrics
 from erosion_common.protocol.performance import Performance
 
@@ -48,7 +54,8 @@ def external_figures(
         )
     told, summary = _told_counts(dataset, counts), dataset.summary
     dataset.begin_validation()
-    predicted = {arm: _predictions(dataset, parameters, request)}
+    layers = request.enclosed.get(arm, {}).get(LAYERS)
+    predicted = {arm: _predictions(dataset, parameters, layers, request)}
     measured = measure_with_intervals(
         task,
         predicted[arm],
@@ -94,13 +101,22 @@ def _told_counts(dataset: LocalDataset, counts: Mapping[str, int]) -> dict[str, 
     return {name: shares.get(name) for name in counts if name}
 
 
-def _predictions(dataset: LocalDataset, parameters: Tensor, request: EvaluateRequest) -> Any:
+def _predictions(
+    dataset: LocalDataset, parameters: Tensor, layers: Tensor | None, request: EvaluateRequest
+) -> Any:
     task, dim = dataset.study.task, dataset.dim
     is_vector = parameters.dim() in (1, 2) and parameters.shape[-1] == dim and parameters.numel()
     if not is_vector or parameters.is_complex() or not bool(parameters.isfinite().all()):
         raise Refusal(f"The request brings a model that is not of {dim} finite parameters.")
     inputs = dataset.as_delivered(request.scaling, request.missing_means).inputs
-    predicted = predictions_of(task, dataset.model, parameters.to(inputs.device), inputs)
+    parameters = parameters.to(inputs.device)
+    predictor: Predictor = parameters
+    if layers is not None:
+        problem = problem_with_layers_of(layers, dataset.study.build_context.layout())
+        if problem or parameters.dim() > 1:
+            raise Refusal(f"The last layers of the request's model {problem or 'are of several'}.")
+        predictor = Finished(parameters, layers.to(inputs.device))
+    predicted = predicted_by(task, dataset.model, predictor, inputs)
     of_rows = task.usable(predicted.cpu().numpy())
     return task.predictions_of_patients(of_rows, dataset.training_patients.numpy())
 

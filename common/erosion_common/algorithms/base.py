@@ -311,7 +311,8 @@ class ArmBase(Settings):
     )
     finish: Literal["none", "evidence"] = Field(
         default="none",
-        description="A last step at the user's site, which sends nothing to anybody for it. "
+        description="A last step at the user's site, which sends nothing to other hospitals "
+        "for it, but, with `[validation]`, the model. "
         "`\"evidence\"`: the others' model, made without adding the user's updates, is an offset "
         "of a ridge regression of the user's training patients.",
     )

@@ -11,6 +11,7 @@ from erosion_common.learning.trainable import load_flat_parameters, named_traine
 from erosion_common.tasks.task import Task
 
 MOST_LAYERS = 52  # that a finish averages
+LAYERS = "layers"  # what a request encloses them as
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -9,10 +9,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
-from torch import Tensor
-
 from erosion_common.aggregation.cohort import HospitalName
 from erosion_common.errors import HopelessError
+from erosion_common.learning.finished import LAYERS, Finished, Predictor
 from erosion_common.protocol.messages import (
     Comparison,
     EvaluateReply,
@@ -20,6 +19,7 @@ from erosion_common.protocol.messages import (
     EvaluateResult,
     FinalMetrics,
     Scaling,
+    layers_of,
 )
 from erosion_common.protocol.performance import ModelFigures
 from erosion_common.rounds.arm import arms_of
@@ -60,7 +60,7 @@ class Delivered:
     """A model as others apply it."""
 
     arm: str
-    parameters: Tensor  # (dim,), or (m, dim) for the mean of m models
+    predictor: Predictor
     scaling: Scaling | None
     missing_means: tuple[float, ...] | None
 
@@ -104,14 +104,16 @@ def validate(
     arm = delivered_arm([*finals], header.comparison)
     model = Delivered(
         arm,
-        evaluated.personal.get(arm, finals[arm].params),
+        evaluated.predictor(arm, finals[arm].params),
         delivered_scaling(ctx.study, arm, header),
         header.missing_means,
     )
     others = [name for name in ctx.study.everyone if name != ctx.study.user]
     trained = trained_by(records[arm])
     left_out: dict[HospitalName, Validated] = {}
-    if ctx.study.leaves_one_out and arm not in evaluated.personal:
+    # What the user's site made of the arm cannot be made without a hospital here.
+    is_personal = not {arm, layers_of(arm)}.isdisjoint(evaluated.personal)
+    if ctx.study.leaves_one_out and not is_personal:
         names = [name for name in others if name in trained]
         left_out = {name: _without(ctx, name, model, rounds[arm]) for name in names}
     rest = [name for name in others if name not in left_out]
@@ -135,7 +137,7 @@ def _without(
         run_arm(inner, arm, num_rounds)
     except HopelessError as problem:
         return Validated(role="left_out", arm=model.arm, why_not=printable(str(problem)))
-    own = replace(model, parameters=arm.state.params)
+    own = replace(model, predictor=arm.state.params)
     if study.scaling in ("federated", "user") and not study.arms[model.arm].user_only:
         own = replace(own, scaling=decided.scaling)
     found = measured_at(inner, [hospital], own, ())[hospital]
@@ -152,11 +154,13 @@ def measured_at(
     study, presence = ctx.study, ctx.presence
     presence.refresh()
     here = {n: presence.members[n] for n in hospitals if n in presence.members}
+    whole = model.predictor
     request = EvaluateRequest(
         study,
-        {model.arm: model.parameters},
+        {model.arm: whole.parameters if isinstance(whole, Finished) else whole},
         model.scaling,
         ctx.run,
+        {model.arm: {LAYERS: whole.layers} if isinstance(whole, Finished) else {}},
         most_reply_bytes=0,
         missing_means=model.missing_means,
     )

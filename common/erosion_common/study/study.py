@@ -226,11 +226,6 @@ class Study(Settings):
             yield f"federation.sealed = true: {problem}"
         if self.privacy is not None and (problem := self._problem_with_privacy()):
             yield f"[privacy]: {problem}"
-        if self.validation is not None and any(arm.finish != "none" for arm in arms.values()):
-            yield (
-                "[validation]: a model with a finish is several, which other hospitals do not"
-                " measure yet; leave out one of the two"
-            )
         if self.validation is not None and self.privacy is not None:
             yield (
                 "[validation]: what hospitals measure has no noise, and [privacy] promises it to"

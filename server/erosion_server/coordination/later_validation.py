@@ -8,7 +8,6 @@ from erosion_common.audit.witness import Witness
 from erosion_common.errors import RunError
 from erosion_common.formats.json_file import write_json
 from erosion_common.formats.model_card import read_model
-from erosion_common.learning.finished import Finished
 from erosion_common.rounds.context import RunContext
 from erosion_common.rounds.presence import Presence
 from erosion_common.rounds.validation import Delivered, measured_at, trained_by
@@ -62,10 +61,6 @@ def measure_later(
     if not wanted:
         raise RunError("Every hospital that is named has measured this model.")
     card, delivered = read_model(folder.path)
-    if isinstance(delivered, Finished):
-        raise RunError(
-            f"{card.arm} has a finish, and other hospitals do not measure such a model yet."
-        )
     model = Delivered(card.arm, delivered, card.scaling, card.missing_means)
     link = make_link(study.everyone)
     link.start()
