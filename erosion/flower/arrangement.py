@@ -9,14 +9,11 @@ from flwr.app import Array, ArrayRecord
 from numpy.typing import NDArray
 from torch import Tensor
 
+from erosion.flower.halves import is_no_parameter
 from erosion_common.algorithms.base import Layout
 from erosion_common.errors import StudyError
 
 Values = NDArray[np.generic]
-
-# What PyTorch's batch normalisation keeps in addition to parameters: no gradient moves it, and in
-# the distance between two updates it drowns everything else.
-BATCH_STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +45,7 @@ class Arrangement:
         for name, array in arrays.items():
             values = array.numpy()
             form = _Form(values.shape, values.dtype)
-            if buffers is None:
-                is_buffer = name.rpartition(".")[2] in BATCH_STATISTICS
-            else:
-                is_buffer = name in buffers
+            is_buffer = is_no_parameter(name, buffers)
             if not is_buffer and (values.dtype.kind not in "fiub" or values.dtype.itemsize > 8):
                 raise StudyError(
                     f"The array {name} holds {values.dtype}, which is neither floating-point nor"
@@ -136,31 +130,3 @@ def _values(arrays: ArrayRecord, name: str, form: _Form) -> Values:
     if found != (form.shape, form.dtype.kind):
         raise ValueError(f"the array {name!r} of another shape or type than was sent")
     return values
-
-
-def mean_and_noise(
-    first: Mapping[str, Tensor],
-    second: Mapping[str, Tensor],
-    buffers: Collection[str] | None = None,
-) -> tuple[dict[str, Tensor], float]:
-    """Return the mean of two state dicts, which is what to send, and the noise of that mean.
-
-    Both were trained from the received arrays, each on a random half of the patients. The noise,
-    |first - second|^2 / 4 over the parameters, goes into the reply's metrics as "noise". `buffers`
-    as in the strategy.
-    """
-    if first.keys() != second.keys():
-        raise ValueError("the two halves have different models")
-    mean, noise = {}, 0.0
-    for name, one in first.items():
-        other = second[name]
-        if not one.dtype.is_floating_point:
-            mean[name] = torch.maximum(one, other)  # a counter
-            continue
-        mean[name] = (one + other) / 2
-        is_buffer = (
-            name.rpartition(".")[2] in BATCH_STATISTICS if buffers is None else name in buffers
-        )
-        if not is_buffer:
-            noise += float((one.double() - other.double()).square().sum()) / 4
-    return mean, noise

@@ -3,9 +3,11 @@
 import hashlib
 import json
 import logging
+import random
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +15,12 @@ import numpy as np
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Result
+from flwr.serverapp.exception import InconsistentMessageReplies
+from flwr.serverapp.strategy import FedAvg, Result, Strategy
 from torch import Tensor
 
 from erosion.flower.arrangement import Arrangement, Values
-from erosion.flower.reading import AmbiguousReplyError, Names, Read, Reading, shown
+from erosion.flower.reading import InconsistentReplyError, Names, Read, Reading, shown
 from erosion.flower.rules import needs_more, rule_of
 from erosion.flower.saved import Saved
 from erosion_common.aggregation.cohort import Update
@@ -31,16 +34,17 @@ from erosion_common.algorithms.base import (
 from erosion_common.errors import RunError, StudyError
 from erosion_common.rounds.records import Absence, Answer, Rejection, RoundRecord, RunState
 from erosion_common.rounds.round import Round, first_state
-from erosion_common.rounds.screening import reject_outsized, sample_cap
+from erosion_common.rounds.screening import reject_outsized
 from erosion_common.rounds.strategy import RoundStrategy
 from erosion_common.support.process import RunningTime
 
-logger = logging.getLogger("erosion.flower")
+logger = logging.getLogger("flwr").getChild("erosion")  # to where Flower's own lines go
 
 LOOK_SECONDS = 0.5  # between two looks at who is connected
+Aggregate = Callable[[list[RecordDict], str], MetricRecord]  # as FedAvg's, of replies and a key
 
 
-class Personalized(RoundStrategy):
+class Personalized(RoundStrategy, FedAvg):
     """A rule of `erosion algorithms` for one site, the user's.
 
     Every node trains the model that it is sent, as for Flower's FedAvg, and says in its reply's
@@ -60,16 +64,20 @@ class Personalized(RoundStrategy):
         buffers: Collection[str] | None = None,
         state: Path | str | None = None,
         quorum: int = 2,
-        min_available_nodes: int = 2,
         wait_seconds: float = 600.0,
         max_skipped_rounds: int = 3,
         max_update_norm: float | None = None,
-        evaluate: bool = True,
         name_key: str = "partition-id",
         samples_seen_key: str = "samples-seen",
+        fraction_train: float = 1.0,
+        fraction_evaluate: float = 1.0,
+        min_train_nodes: int = 2,
+        min_available_nodes: int = 2,
         weighted_by_key: str = "num-examples",
         arrayrecord_key: str = "arrays",
         configrecord_key: str = "config",
+        train_metrics_aggr_fn: Aggregate | None = None,
+        evaluate_metrics_aggr_fn: Aggregate | None = None,
     ) -> None:
         """Take the rule by its name, with `settings`, or made already. Raises StudyError.
 
@@ -78,19 +86,35 @@ class Personalized(RoundStrategy):
         not asked for names then. `buffers`: arrays that are not part of the distance; None: those
         of batch normalisation. `state`: a file to resume from, written before every round.
         `quorum`: usable updates that a round needs, the user's included. `wait_seconds`: the
-        longest wait of a round for the user's node and for `min_available_nodes`. `evaluate`: on
-        the user's node.
+        longest wait of a round for the user's node and for `min_available_nodes`. The last nine are
+        FedAvg's, with three differences: the user's node is in every sample, which follows from its
+        name and the round; the user's node alone evaluates, unless `fraction_evaluate` is 0; and
+        metrics are the user's own where no function aggregates those of all usable replies.
         """
+        if not 0 < fraction_train <= 1:
+            raise StudyError(
+                f"fraction_train = {fraction_train}; it must be above 0 and at most 1."
+            )
+        FedAvg.__init__(
+            self,
+            fraction_train=fraction_train,
+            fraction_evaluate=fraction_evaluate,
+            min_train_nodes=min_train_nodes,
+            min_evaluate_nodes=1,
+            min_available_nodes=min_available_nodes,
+            weighted_by_key=weighted_by_key,
+            arrayrecord_key=arrayrecord_key,
+            configrecord_key=configrecord_key,
+        )
+        self._of_training, self._of_evaluation = train_metrics_aggr_fn, evaluate_metrics_aggr_fn
         self.rule = rule_of(rule, dict(settings or {}))
         self.user, self.num_rounds = shown(user), num_rounds
         self.records: list[RoundRecord] = []
-        self._buffers, self._quorum, self._min_nodes = buffers, quorum, min_available_nodes
+        self._buffers, self._quorum = buffers, quorum
         self._wait_seconds, self._max_skipped = wait_seconds, max_skipped_rounds
-        self._evaluate = evaluate
         self._reading = Reading(
             arrayrecord_key, name_key, weighted_by_key, samples_seen_key, max_update_norm
         )
-        self._arrays_key, self._config_key = arrayrecord_key, configrecord_key
         known = None if nodes is None else {node: shown(name) for node, name in nodes.items()}
         if known is not None and self.user not in known.values():
             raise StudyError(f"nodes has no {self.user!r}, the user; name its node, too.")
@@ -102,6 +126,7 @@ class Personalized(RoundStrategy):
         self._is_resumed = False  # from a state file
         self._rest: dict[str, Values] = {}  # buffers and counters as they go out
         self._asked: list[int] = []
+        self._not_sampled: set[str] = set()  # in this round, although the rule would listen to them
         self._connected: list[int] = []
         self._others: set[int] = set()  # nodes without a name that are not the user's
 
@@ -127,19 +152,37 @@ class Personalized(RoundStrategy):
         )
         return model.record(*self._saved.model(params, rest, self._digest(model)))
 
-    def start(self, grid: Grid, initial_arrays: ArrayRecord, *options: Any, **named: Any) -> Result:
-        """Run the rounds as every strategy does, from `saved_arrays`."""
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+        should_stop: Callable[[int, Result], bool] | None = None,
+    ) -> Result:
+        """Run the rounds as every strategy does, from `saved_arrays`.
+
+        Raises RunError, StudyError, InconsistentMessageReplies.
+        """
+        newer: dict[str, Any] = {} if should_stop is None else {"should_stop": should_stop}
+        if newer.keys() - signature(Strategy.start).parameters:
+            raise StudyError("should_stop needs flwr 1.43 or newer; leave it out, or install that.")
         first = self.saved_arrays(initial_arrays)
-        result = super().start(grid, first, *options, **named)
-        if not result.arrays:  # all that was left was skipped
-            if first is initial_arrays:
-                self._raise_if_nothing_was_done()
-            result.arrays = first
+        result = super().start(
+            grid, first, num_rounds, timeout, train_config, evaluate_config, evaluate_fn, **newer
+        )
+        if first is initial_arrays:
+            self._raise_if_nothing_was_done()
+        result.arrays = result.arrays or first  # all that was left was skipped
         return result
 
     def summary(self) -> None:
         """Log the settings of the run."""
         logger.info("\t├──> %s for %r: %s", self.rule.algorithm, self.user, self.rule)
+        FedAvg.summary(self)
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -156,12 +199,12 @@ class Personalized(RoundStrategy):
             return []
         if self._saved is not None:
             self._saved.write(state, self._names.of_node, self._rest, self._digest(model))
-        self._asked = [node for node in self._connected if self._wants(node)]
+        self._asked = self._sampled([node for node in self._connected if self._wants(node)])
         config["server-round"] = state.round + 1
         content = RecordDict(
             {
-                self._arrays_key: model.record(state.params, self._rest),
-                self._config_key: config,
+                self.arrayrecord_key: model.record(state.params, self._rest),
+                self.configrecord_key: config,
             }
         )
         return [
@@ -185,6 +228,12 @@ class Personalized(RoundStrategy):
         model, algorithm, state = self._ready()
         received = {reply.metadata.src_node_id: reply for reply in replies}
         answers, own = self._answers(model, state, received)
+        usable = {name for name, answer in answers.items() if isinstance(answer, Update)}
+        contents = [
+            reply.content
+            for node, reply in received.items()
+            if self._of_training and self._names.of_node.get(node) in usable
+        ]
         del received
         round_ = Round(
             state,
@@ -192,7 +241,8 @@ class Personalized(RoundStrategy):
             RoundStart(state.round + 1, self.user, tuple(answers), state.params),
             arm=self.rule.algorithm,
             wanted=tuple(answers),
-            spare=len(answers.keys() | set(self._names.of_node.values())) - self._quorum,
+            spare=len(answers.keys() | set(self._names.of_node.values()) - self._not_sampled)
+            - self._quorum,
         )
         round_.answer(answers)
         self._state, record = round_.outcome()
@@ -203,6 +253,8 @@ class Personalized(RoundStrategy):
             self._raise_if_hopeless(record)
             return record, None, {}
         self._rest = dict(own.rest)
+        if self._of_training:
+            own = replace(own, metrics=self._of_training(contents, self.weighted_by_key))
         return record, model.record(self._state.params, self._rest), own.metrics
 
     def configure_evaluate(
@@ -211,23 +263,30 @@ class Personalized(RoundStrategy):
         """Ask the user's node alone: the model is the user's."""
         del server_round
         node = self._names.node_of(self.user)
-        if not self._evaluate or node is None or node not in grid.get_node_ids():
+        if not self.fraction_evaluate or node is None or node not in grid.get_node_ids():
             return []
         config["server-round"] = self.rounds_done
-        content = RecordDict({self._arrays_key: arrays, self._config_key: config})
+        content = RecordDict({self.arrayrecord_key: arrays, self.configrecord_key: config})
         return [Message(content, dst_node_id=node, message_type=MessageType.EVALUATE)]
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
-        """Return what the user's node measured."""
+        """Return what the user's node measured, which need not say of how many patients.
+
+        Raises InconsistentMessageReplies.
+        """
         del server_round
         for reply in replies:
-            if not reply.has_error() and reply.content.metric_records:
-                try:
-                    return self._reading.metrics_of(reply)
-                except AmbiguousReplyError as problem:
-                    raise RunError(f"{self.user}: a reply with {problem}.") from None
+            if reply.has_error() or not reply.content.metric_records:
+                continue
+            if self._of_evaluation:
+                return self._of_evaluation([reply.content], self.weighted_by_key)
+            try:
+                found = self._reading.metrics_of(reply)
+            except InconsistentReplyError as problem:
+                raise _inconsistent(self.user, problem) from None
+            return MetricRecord({n: v for n, v in found.items() if n != self.weighted_by_key})
         return None
 
     def _begin(self, arrays: ArrayRecord) -> None:
@@ -244,7 +303,12 @@ class Personalized(RoundStrategy):
                 f"{self.rule.algorithm} {problem}. Run it as a study: `erosion server`."
             )
         self._rest = _own_arrays(model.rest_of, arrays)
-        self._state = first_state(self._algorithm, _own_arrays(model.vector, arrays))
+        params, usual = _own_arrays(model.vector, arrays), torch.get_default_dtype()
+        torch.set_default_dtype(params.dtype)  # of the vectors that rules begin with
+        try:
+            self._state = first_state(self._algorithm, params)
+        finally:
+            torch.set_default_dtype(usual)
         self._names, self._others = Names(self._known), set()
         self.records, self._is_resumed = [], False
         if self._saved is not None and self._saved.exists:
@@ -277,10 +341,11 @@ class Personalized(RoundStrategy):
     def _wait_for_nodes(self, grid: Grid) -> list[int]:
         clock = RunningTime()  # a machine that slept has not waited
         end = clock.now() + self._wait_seconds
+        needed = max(self.min_available_nodes, self.min_train_nodes)
         while True:
             nodes = sorted(grid.get_node_ids())
             users = self._names.node_of(self.user)
-            enough = len(nodes) >= self._min_nodes
+            enough = len(nodes) >= needed
             # Without a list, the user's site may have come back as one of the unknown nodes.
             unknown = self._known is None and set(nodes) - set(self._names.of_node) - self._others
             if enough and (users is None or users in nodes or unknown):
@@ -288,12 +353,28 @@ class Personalized(RoundStrategy):
             if clock.now() >= end:
                 raise RunError(
                     f"{len(nodes)} nodes are connected after {self._wait_seconds:g} s, and"
-                    f" {self._min_nodes} are needed (min_available_nodes)."
+                    f" {needed} are needed (min_available_nodes, min_train_nodes)."
                     if not enough
                     else f"The node of {self.user!r} is not connected; waited"
                     f" {self._wait_seconds:g} s for it (wait_seconds)."
                 )
             time.sleep(LOOK_SECONDS)
+
+    def _sampled(self, wanted: list[int]) -> list[int]:
+        """Return the user's node and, with it, as many as FedAvg samples; all, if it isn't there.
+
+        A round that is done again has the same sample.
+        """
+        named, users = self._names.of_node, self._names.node_of(self.user)
+        size = max(int(len(self._connected) * self.fraction_train), self.min_train_nodes)
+        others = sorted((n for n in wanted if n != users), key=lambda n: named.get(n, str(n)))
+        self._not_sampled = set()
+        if users not in wanted or size > len(others):
+            return wanted
+        draws = random.Random(f"{self.user} {self.rounds_done}")
+        chosen = {users, *draws.sample(others, size - 1)}
+        self._not_sampled = {named[n] for n in others if n not in chosen and n in named}
+        return [n for n in wanted if n in chosen]
 
     def _wants(self, node: int) -> bool:
         name = self._names.of_node.get(node)
@@ -314,7 +395,7 @@ class Personalized(RoundStrategy):
         for node, given in received.items():
             try:
                 called = self._reading.name_in(given)
-            except AmbiguousReplyError as problem:
+            except InconsistentReplyError as problem:
                 doubts[node] = f"a reply with {problem}"
             else:
                 said |= {} if called is None else {node: called}
@@ -322,7 +403,7 @@ class Personalized(RoundStrategy):
         self._others |= self._not_the_users(said, received)
         answers: dict[str, Answer] = {}
         own = Read(Absence(""))
-        counts: dict[str, int] = {}
+        counts: dict[str, float] = {}
         for node in self._asked:
             name = self._names.of_node.get(node)
             agent = f"node {node}" if name is None else name
@@ -343,12 +424,12 @@ class Personalized(RoundStrategy):
                 answers[agent] = found.answer
                 if agent == self.user:
                     own = found
-                    if found.is_ambiguous and isinstance(found.answer, Rejection):
-                        raise RunError(f"{agent}: {found.answer.reason}.")
+                    if found.is_inconsistent and isinstance(found.answer, Rejection):
+                        raise _inconsistent(agent, found.answer.reason)
                 if isinstance(found.answer, Update):
                     counts[agent] = found.answer.num_samples
         for name in self._names.of_node.values():
-            if name not in answers and self._rule_asks(name):
+            if name not in answers and name not in self._not_sampled and self._rule_asks(name):
                 answers[name] = Absence("was not connected")
         if self.user not in answers:
             heard = ", ".join(map(repr, sorted(set(self._names.of_node.values()))))
@@ -360,7 +441,8 @@ class Personalized(RoundStrategy):
             )
         for name, answer in answers.items():
             if isinstance(answer, Update) and name != self.user:
-                capped = min(answer.num_samples, sample_cap(counts, name))
+                others = sum(count for other, count in counts.items() if other != name)
+                capped = min(answer.num_samples, others or answer.num_samples)
                 answers[name] = replace(answer, num_samples=capped)
         params = state.params
         return reject_outsized(answers, self.user, norm(params), len(params)), own
@@ -419,6 +501,11 @@ class EvidenceErosion(Personalized):
     def __init__(self, *, user: int | str, num_rounds: int, **options: Any) -> None:
         """`settings` are those of `evidence_erosion`; everything else as for `Personalized`."""
         super().__init__("evidence_erosion", user=user, num_rounds=num_rounds, **options)
+
+
+def _inconsistent(user: str, problem: object) -> InconsistentMessageReplies:
+    """Return what FedAvg raises: of the user's own app, all that follows would be the same."""
+    return InconsistentMessageReplies(reason=f"{user}: {problem}. Skipping aggregation.")
 
 
 def _own_arrays(part: Any, arrays: ArrayRecord) -> Any:

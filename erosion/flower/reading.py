@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import torch
@@ -10,6 +10,7 @@ from flwr.app import ArrayRecord, Message, MetricRecord
 from torch import Tensor
 
 from erosion.flower.arrangement import Arrangement, Values
+from erosion_common.aggregation.cohort import Update
 from erosion_common.algorithms.base import ArmBase, ExpectedReply
 from erosion_common.protocol.messages import LARGEST_COUNT, TrainReply, TrainResult
 from erosion_common.rounds.records import Answer, Rejection
@@ -78,8 +79,8 @@ def enrolled(*names: str) -> dict[int, str]:
 R = TypeVar("R")
 
 
-class AmbiguousReplyError(ValueError):
-    """A reply with several records, of which none is known to be the one that is meant."""
+class InconsistentReplyError(ValueError):
+    """A reply that lacks what its app must send, or has it twice; FedAvg ends the run for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,7 @@ class Read:
     answer: Answer
     rest: Mapping[str, Values] = field(default_factory=dict)  # its buffers and counters
     metrics: Mapping[str, Any] = field(default_factory=dict)  # its other metrics
-    is_ambiguous: bool = False  # the app's fault, not that of what it trained
+    is_inconsistent: bool = False  # the app's fault, not that of what it trained
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +106,7 @@ class Reading:
     def name_in(self, reply: Message) -> str | None:
         """Return what the node calls itself, in its metrics or, a text, in a config.
 
-        Raises AmbiguousReplyError where its records differ in it.
+        Raises InconsistentReplyError where its records differ in it.
         """
         if reply.has_error():
             return None
@@ -118,17 +119,17 @@ class Reading:
             if key == self.name_key
         }
         if len(names) > 1:
-            raise AmbiguousReplyError(f"{self.name_key!r} twice: {' and '.join(sorted(names))}")
+            raise InconsistentReplyError(f"{self.name_key!r} twice: {' and '.join(sorted(names))}")
         return next(iter(names), None)
 
     def metrics_of(self, reply: Message) -> MetricRecord:
-        """Return the record with the number of samples. Raises ValueError, AmbiguousReplyError."""
+        """Return the record with the number of samples. Raises InconsistentReplyError."""
         found = reply.content.metric_records
         counted = {name: record for name, record in found.items() if self.count_key in record}
         return _the_one(counted or found, "metrics", "metrics", f"with {self.count_key!r}")
 
     def arrays_of(self, reply: Message) -> ArrayRecord:
-        """Return the record with the model. Raises ValueError, AmbiguousReplyError."""
+        """Return the record with the model. Raises InconsistentReplyError."""
         found = reply.content.array_records
         return _the_one(found, self.arrays_key, "arrays", f"called {self.arrays_key!r}")
 
@@ -145,31 +146,32 @@ class Reading:
         attachments = rule.attachment_sizes(len(sent))
         try:
             arrays, metrics = self.arrays_of(reply), self.metrics_of(reply)
-            samples = _count(metrics, self.count_key)
-            header = TrainReply(
-                hospital=site,
-                arm=rule.algorithm,
-                round=round_number,
-                seconds=0.0,
-                num_samples=samples,
-                samples_seen=_count(metrics, self.seen_key)
-                if self.seen_key in metrics
-                else samples,
-            )
+            samples = _weight(metrics, self.count_key)
+            seen = _weight(metrics, self.seen_key) if self.seen_key in metrics else samples
             attached = {name: _numbers(metrics, name, n) for name, n in attachments.items()}
-            # What is added is as exact as the model; what rules compare is not as long.
-            delta, rest = (model.vector(arrays) - sent).float(), model.rest_of(arrays)
+            delta, rest = model.vector(arrays) - sent, model.rest_of(arrays)
         except ValueError as problem:
             rejected = Rejection(f"a reply with {problem}")
-            return Read(rejected, is_ambiguous=isinstance(problem, AmbiguousReplyError))
+            return Read(rejected, is_inconsistent=isinstance(problem, InconsistentReplyError))
+        header = TrainReply(  # whose counts are whole; those that were read take their place
+            hospital=site,
+            arm=rule.algorithm,
+            round=round_number,
+            seconds=0.0,
+            num_samples=1,
+            samples_seen=1,
+        )
         expected = Expected(
             rule.algorithm,
             round_number,
             len(sent),
             expects=ExpectedReply(update=True, tensors=rule.attachment_specs(len(sent))),
             max_norm=self.max_update_norm,
+            dtype=sent.dtype,
         )
         answer = screen(TrainResult(header, delta, attached), site, expected)
+        if isinstance(answer, Update):
+            answer = replace(answer, num_samples=samples, samples_seen=seen)
         used = {self.name_key, self.count_key, self.seen_key, *attachments}
         return Read(answer, rest, {key: metrics[key] for key in metrics if key not in used})
 
@@ -177,12 +179,13 @@ class Reading:
 def _the_one(records: Mapping[str, R], usual: str, kind: str, what: str) -> R:
     """Return the record of the usual name, or the only one."""
     if not records:
-        raise ValueError(f"no {kind}")
+        raise InconsistentReplyError(f"no {kind}")
     if usual in records:
         return records[usual]
     if len(records) > 1:
         names = ", ".join(repr(shown(name)) for name in records)
-        raise AmbiguousReplyError(f"{len(records)} records of {kind} ({names}) and not one {what}")
+        several = f"{len(records)} records of {kind} ({names}) and not one {what}"
+        raise InconsistentReplyError(several)
     return next(iter(records.values()))
 
 
@@ -191,15 +194,13 @@ def _name(value: object) -> str:
     return shown(int(value) if isinstance(value, float) and value.is_integer() else value)
 
 
-def _count(metrics: MetricRecord, key: str) -> int:
+def _weight(metrics: MetricRecord, key: str) -> float:
     value = metrics.get(key)
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise ValueError(f"{key!r} = {shown(value)}, not a whole number")
-    if not 0 <= value <= LARGEST_COUNT:
-        raise ValueError(f"{key!r} = {shown(value)}, not a number from 0 to {LARGEST_COUNT}")
-    return value
+    if not isinstance(value, int | float):
+        raise InconsistentReplyError(f"{key!r} = {shown(value)}, not a number")
+    if not 0 < value <= LARGEST_COUNT:
+        raise ValueError(f"{key!r} = {shown(value)}, not above 0 and up to {LARGEST_COUNT}")
+    return int(value) if float(value).is_integer() else value
 
 
 def _numbers(metrics: MetricRecord, key: str, how_many: int) -> Tensor:

@@ -2,10 +2,10 @@
 
     python -m experiments.benchmarks.aggregation --json aggregation.json
 
-Flower's is `aggregate_arrayrecords`, which its FedAvg calls on the replies of a round. Ours is the
-update of Weight Erosion: distances measured, weights eroded, updates averaged. It starts from
-updates that were decoded as they arrived. The line "whole_round" is everything from Flower's arrays
-to the round's record: decoding, which takes arrays in the memory that they came in, the same
+Flower's is `aggregate_train` of its FedAvg, on the replies of a round. Ours is the update of Weight
+Erosion: distances measured, weights eroded, updates averaged. It starts from updates that were
+decoded as they arrived. The line "whole_round" is everything from Flower's arrays to the round's
+record: decoding, which takes arrays in the memory that they came in, the same
 update, moving and checking the parameters. Each runs in a separate process, set up as in use, and
 they take turns. "Same arrays" are those that our hospitals send, one for the whole model; the line
 "layers" compares with Flower on an array for each of resnet18's 62 parameters, which fit into the
@@ -20,15 +20,15 @@ from multiprocessing.connection import Connection
 
 import numpy as np
 import torch
-from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
-from flwr.serverapp.strategy.strategy_utils import aggregate_arrayrecords
+from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp.strategy import FedAvg
 
 from erosion.simulation.program import run_program
 from erosion_common.aggregation.cohort import HospitalName, MemoryCohort, Update
 from erosion_common.algorithms.base import BuildContext
 from erosion_common.algorithms.weight_erosion import WeightErosion
 from erosion_common.learning.models import Resnet18, parameter_layout
-from erosion_common.protocol.flower import to_array, to_tensor
+from erosion_common.protocol.flower import identify, to_array, to_tensor
 from erosion_common.rounds.records import Answer
 from erosion_common.rounds.round import first_state
 from erosion_common.support.process import keep_freed_memory
@@ -44,22 +44,28 @@ class Flower:
     """Flower's average; every update is one array for each of `places`."""
 
     def __init__(self, deltas: Sequence[torch.Tensor], places: Sequence[slice]) -> None:
-        self._last = ArrayRecord()
+        self._last, self._strategy = ArrayRecord(), FedAvg()
+        identify()
+        asked = Message(RecordDict(), 1, "train")
         self._replies = [
-            RecordDict(
-                {
-                    "arrays": ArrayRecord(
-                        {str(i): Array(delta[place].numpy()) for i, place in enumerate(places)}
-                    ),
-                    "metrics": MetricRecord({"num-examples": SAMPLES}),
-                }
+            Message(
+                RecordDict(
+                    {
+                        "arrays": ArrayRecord(
+                            {str(i): Array(delta[place].numpy()) for i, place in enumerate(places)}
+                        ),
+                        "metrics": MetricRecord({"num-examples": SAMPLES}),
+                    }
+                ),
+                reply_to=asked,
             )
             for delta in deltas
         ]
 
     def aggregate(self) -> None:
         """Do what FedAvg does with the replies of a round."""
-        self._last = aggregate_arrayrecords(self._replies, "num-examples")
+        arrays, _ = self._strategy.aggregate_train(1, self._replies)
+        self._last = arrays or self._last
 
     def result(self) -> Vector:
         """Return the arrays in a row."""

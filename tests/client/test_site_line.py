@@ -29,7 +29,7 @@ def line() -> Iterator[SiteLink]:
 def come(line: SiteLink, request_id: str) -> None:
     arrays = {"a": {"arrays": [["x", "uint8", [NUM_BYTES], "erosion.uint8", NUM_BYTES]]}}
     head = {"id": request_id, "type": "train", "group": "a/1", "ttl": 60, "records": arrays}
-    line._take(json_frame(Kind.MESSAGE, {**head, "run": {"number": 1, "config": {}}}))
+    line._take(json_frame(Kind.MESSAGE, {**head, "run": {"number": 1, "config": {}, "node": 2}}))
     line._take(frame(Kind.DATA, bytes(NUM_BYTES)))
 
 

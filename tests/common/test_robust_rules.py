@@ -7,11 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from flwr.server.strategy.aggregate import (
-    aggregate_krum,
-    aggregate_median,
-    aggregate_trimmed_avg,
-)
+from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp.strategy import FedAvg, FedMedian, FedTrimmedAvg, Krum, MultiKrum
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -19,6 +16,7 @@ from numpy.typing import NDArray
 from erosion_common.aggregation.cohort import MemoryCohort, Update
 from erosion_common.algorithms import REGISTRY
 from erosion_common.errors import StudyError
+from erosion_common.protocol.flower import identify
 from erosion_common.settings.base import validate
 from erosion_common.study.study import Study
 from tests.support.contexts import CONTEXT
@@ -43,9 +41,24 @@ def cohort_of(vectors: Vectors) -> MemoryCohort:
     return MemoryCohort(updates[0], {u.agent: u for u in updates[1:]})
 
 
-def flower(vectors: Vectors) -> list[tuple[list[NDArray[Any]], int]]:
-    """The same updates as Flower's aggregators take them."""
-    return [([vector], 10) for vector in vectors]
+def of_flower(strategy: FedAvg, vectors: Vectors) -> NDArray[Any]:
+    """What a strategy of Flower's makes of the same updates."""
+    identify()
+    replies = [
+        Message(
+            RecordDict(
+                {
+                    "arrays": ArrayRecord({"v": Array(vector)}),
+                    "metrics": MetricRecord({"num-examples": 10}),
+                }
+            ),
+            reply_to=Message(RecordDict(), number, "train"),
+        )
+        for number, vector in enumerate(vectors)
+    ]
+    arrays, _ = strategy.aggregate_train(1, replies)
+    assert arrays is not None
+    return arrays["v"].numpy()
 
 
 # -- Krum and Multi-Krum -------------------------------------------------------------------------
@@ -130,19 +143,21 @@ def clipped(vectors: Vectors) -> Any:
 
 
 def krum_of_flower(vectors: Vectors) -> Any:
-    return aggregate_krum(flower(vectors), (len(vectors) - 3) // 2, to_keep=0)[0]
+    return of_flower(Krum(num_malicious_nodes=(len(vectors) - 3) // 2), vectors)
 
 
 DEFINED: dict[str, tuple[dict[str, Any], Callable[[Vectors], Any]]] = {
     "krum": ({}, krum_of_flower),
     "multi_krum": (
         {"num_byzantine": 1},
-        lambda vectors: aggregate_krum(flower(vectors), 1, to_keep=len(vectors) - 1)[0],
+        lambda vectors: of_flower(
+            MultiKrum(num_malicious_nodes=1, num_nodes_to_select=len(vectors) - 1), vectors
+        ),
     ),
-    "coordinate_median": ({}, lambda vectors: aggregate_median(flower(vectors))[0]),
+    "coordinate_median": ({}, lambda vectors: of_flower(FedMedian(), vectors)),
     "trimmed_mean": (
         {"num_byzantine": 2},
-        lambda vectors: aggregate_trimmed_avg(flower(vectors), 2.01 / len(vectors))[0],
+        lambda vectors: of_flower(FedTrimmedAvg(beta=2.01 / len(vectors)), vectors),
     ),
     "geometric_median": ({}, lambda vectors: rfa(vectors, np.ones(len(vectors)), 3, 1e-6)),
     "centered_clipping": ({"radius": 2.0}, clipped),

@@ -3,6 +3,7 @@
 import importlib
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -100,6 +101,47 @@ def test_an_app_with_server_fn_runs_over_our_line_and_its_log_is_its_output(
     # Sites move the model by 0, 1 and 2, so that every round moves the mean by 1.
     assert "{'moved': [(1, 1.0), (2, 2.0)]}" in said
     assert "Traceback" not in said
+
+
+def last(name: str, said: str) -> float:
+    """A figure of the last round, as Flower's log ends with it."""
+    return float(re.findall(rf"'{name}': '([0-9.e+-]+)'", said)[-1])
+
+
+@pytest.mark.parametrize("app", ["pytorch_app", "sklearn_app"])
+def test_quickstarts_run_over_our_line_with_their_fedavg_and_with_weight_erosion(
+    tmp_path: Path, app: str
+) -> None:
+    averaged, sent = over_our_line(
+        tmp_path / "fedavg", f"own_app.{app}:server_app", f"own_app.{app}:client_app", 3
+    )
+    # FedAvg samples as many as were there before it waited for all.
+    assert {line["kind"] for line in sent} == {"train", "evaluate", "query.notice"}
+    assert 0.5 < last("eval_acc", averaged) < 0.8  # west, whose targets are swapped, included
+    eroded, _ = over_our_line(
+        tmp_path / "erosion",
+        "own_app.erosion_app:server_app",
+        f"own_app.{app}:client_app",
+        3,
+        OTHER_APP=app,
+    )
+    assert last("weight-west", eroded) < last("weight-south", eroded) < 1.0
+    assert last("eval_acc", eroded) > last("eval_acc", averaged)  # of north's patients, of all
+    assert "Traceback" not in averaged + eroded
+
+
+def test_a_query_of_pandas_runs_over_our_line(tmp_path: Path) -> None:
+    apps = ("own_app.pandas_app:server_app", "own_app.pandas_app:client_app")
+    said, sent = over_our_line(tmp_path, *apps, 2)
+    assert re.findall(r"round \d: .*", said) == ["round 1: 270 270", "round 2: 270 270"]
+    assert [line["kind"] for line in sent][:2] == ["query", "query"]
+
+
+def test_secure_aggregation_as_a_mod_runs_over_our_line(tmp_path: Path) -> None:
+    apps = ("own_app.secagg_app:server_app", "own_app.secagg_app:client_app")
+    said, _ = over_our_line(tmp_path, *apps, 2)
+    moved = [float(n) for n in re.findall(r"\(\d, ([0-9.]+)\)", said.partition("moved")[2])]
+    assert moved[:2] == pytest.approx([1.0, 2.0], abs=0.01)  # the mean of 0, 1 and 2 a round
 
 
 def write_app_site(folder: Path, name: str, address: str, number: int) -> Path:

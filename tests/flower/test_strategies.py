@@ -4,6 +4,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from inspect import signature
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from flwr.app import (
     MetricRecord,
     RecordDict,
 )
+from flwr.serverapp.exception import InconsistentMessageReplies
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping
 from flwr.serverapp.strategy import FedAvg as FlowersFedAvg
 
@@ -79,7 +81,7 @@ def test_as_fedavg_it_gives_flowers_own_numbers() -> None:
     nodes = {
         n: moved_by(0.25 * n, -1.0, name=n, samples=count) for n, count in ((1, 5), (2, 11), (3, 8))
     }
-    ours = Personalized("fedavg", user=1, num_rounds=3, evaluate=False)
+    ours = Personalized("fedavg", user=1, num_rounds=3, fraction_evaluate=0.0)
     flowers = FlowersFedAvg(fraction_evaluate=0.0)
     assert w_of(run(ours, InProcessGrid(nodes), 3)) == pytest.approx(
         w_of(run(flowers, InProcessGrid(nodes), 3)), abs=1e-6
@@ -89,7 +91,11 @@ def test_as_fedavg_it_gives_flowers_own_numbers() -> None:
 def test_a_rules_aggregates_go_through_its_server_optimizer() -> None:
     optimizer = {"name": "momentum", "momentum": 0.5}
     rule = Personalized(
-        "fedavg", user=0, num_rounds=3, settings={"server_optimizer": optimizer}, evaluate=False
+        "fedavg",
+        user=0,
+        num_rounds=3,
+        settings={"server_optimizer": optimizer},
+        fraction_evaluate=0.0,
     )
     grid = InProcessGrid({7: moved_by(1, 0, name=0), 8: moved_by(3, 0, name=1)})
     # The aggregate is (2, 0) in every round: 2, then 2 + .5 * 2 = 3, then 2 + .5 * 3 = 3.5.
@@ -161,11 +167,11 @@ BAD: dict[str, tuple[Node, str]] = {
     "whole numbers": (of_values(w=np.zeros(2, np.int32)), "another shape or type"),
     "no such array": (of_values(v=np.zeros(2, np.float32)), "no array 'w'"),
     "no arrays": (lambda _: RecordDict({"c": ConfigRecord({"partition-id": "2"})}), "no arrays"),
-    "half a patient": (moved_by(1, 0, name=2, samples=0.5), "'num-examples' = 0.5, not a whole"),  # type: ignore[arg-type]
-    "no patients": (moved_by(1, 0, name=2, samples=0), "0 samples"),
-    "less than none": (
-        moved_by(1, 0, name=2, samples=-4),
-        "'num-examples' = -4, not a number from",
+    "no patients": (moved_by(1, 0, name=2, samples=0), "'num-examples' = 0, not above 0"),
+    "less than none": (moved_by(1, 0, name=2, samples=-4), "'num-examples' = -4, not above 0"),
+    "no number": (
+        moved_by(1, 0, name=2, samples=float("nan")),
+        "'num-examples' = nan, not above 0",
     ),
     "everybody": (moved_by(1, 0, name=2, samples=2**60), "9007199254740992"),
     "two names": (two_names, "twice"),
@@ -213,7 +219,7 @@ def test_of_two_records_the_one_that_is_named_is_the_model_and_otherwise_none() 
     strategy = erosion()
     assert w_of(run(strategy, InProcessGrid({**good, 9: unclear}))) == expected
     assert "'control', 'model'" in reasons(strategy)["2"]
-    with pytest.raises(RunError, match="2 records of arrays"):
+    with pytest.raises(InconsistentMessageReplies, match="2 records of arrays"):
         run(erosion(), InProcessGrid({**good, 7: with_control_variate(good[7], arrays="model")}))
 
 
@@ -231,8 +237,9 @@ def test_two_records_of_measured_metrics_end_the_run_unless_one_has_the_samples(
         return dict(run(erosion(), InProcessGrid(nodes)).evaluate_metrics_clientapp[1])
 
     figures = {"num-examples": 10, "accuracy": 0.5}
-    assert evaluated(timing={"seconds": 1.0}, found=figures) == figures
-    with pytest.raises(RunError, match="2 records of metrics"):
+    assert evaluated(timing={"seconds": 1.0}, found=figures) == {"accuracy": 0.5}
+    assert evaluated(found={"accuracy": 0.5}) == {"accuracy": 0.5}
+    with pytest.raises(InconsistentMessageReplies, match="2 records of metrics"):
         evaluated(timing={"seconds": 1.0}, found={"accuracy": 0.5})
 
 
@@ -307,7 +314,7 @@ def test_two_new_nodes_of_one_name_are_both_refused() -> None:
 
 def test_a_name_stays_with_the_node_that_had_it_first() -> None:
     grid = InProcessGrid({7: moved_by(1, 0, name=0), 8: moved_by(0, 1, name=1)})
-    strategy = erosion(quorum=1, evaluate=False)
+    strategy = erosion(quorum=1, fraction_evaluate=0.0)
     rounds = iter([None, lambda: grid.nodes.update({6: moved_by(9, 9, name=0)}), None])
     _between_rounds(strategy, rounds)
     run(strategy, grid, rounds=2)
@@ -377,7 +384,7 @@ def test_a_round_without_the_user_is_skipped_and_the_model_stays() -> None:
     ]
     turn = iter(replies)
     grid = InProcessGrid({7: lambda m: next(turn)(m), 8: moved_by(0, 1, name=1)})
-    strategy = erosion(evaluate=False)
+    strategy = erosion(fraction_evaluate=0.0)
     run(strategy, grid, rounds=3)
     assert [r.outcome for r in strategy.records] == ["done", "skipped", "done"]
 
@@ -416,7 +423,7 @@ def test_a_user_that_stays_away_ends_the_run_and_no_node_is_taken_for_it(third: 
 
 def test_a_node_that_came_as_the_user_before_its_old_one_was_gone_is_asked_again() -> None:
     grid = InProcessGrid({7: moved_by(1, 0, name=0), 8: moved_by(0, 1, name=1)})
-    strategy = erosion(evaluate=False)
+    strategy = erosion(fraction_evaluate=0.0)
 
     def comes_back() -> None:
         grid.nodes |= {7: lambda _: None, 11: moved_by(1, 0, name=0)}
@@ -494,11 +501,11 @@ def _steady(*, absent_in: int = 0) -> InProcessGrid:
 
 def _cut_off(file: Path, inside: Callable[[Any], Any] = lambda it: it) -> WeightErosion:
     """A run of 4 rounds that goes on, after 2, from the model (2, 0)."""
-    strategy = erosion(num_rounds=4, state=file, evaluate=False)
+    strategy = erosion(num_rounds=4, state=file, fraction_evaluate=0.0)
     _between_rounds(strategy, iter([None, None, None, _break_off]))
     with pytest.raises(KeyboardInterrupt):
         run(inside(strategy), _steady(), rounds=4)
-    return erosion(num_rounds=4, state=file, evaluate=False)
+    return erosion(num_rounds=4, state=file, fraction_evaluate=0.0)
 
 
 @pytest.mark.parametrize(("absent_in", "rounds", "w"), [(0, 2, 4.0), (1, 2, 3.0), (1, 1, 2.0)])
@@ -542,7 +549,7 @@ def test_the_state_of_another_model_is_refused(tmp_path: Path) -> None:
 
 def test_inside_flowers_differential_privacy_the_noise_stays_in_the_model() -> None:
     grid = InProcessGrid({7: moved_by(1, 0, name=0), 8: moved_by(0, 1, name=1)})
-    strategy = erosion(evaluate=False)
+    strategy = erosion(fraction_evaluate=0.0)
     private = DifferentialPrivacyServerSideFixedClipping(
         strategy, noise_multiplier=5.0, clipping_norm=0.5, num_sampled_clients=2
     )
@@ -557,37 +564,209 @@ def test_inside_flowers_differential_privacy_the_noise_stays_in_the_model() -> N
 def test_evidence_erosion_takes_its_noise_from_the_metrics() -> None:
     near = {7: moved_by(1, 0, name=0, noise=0.1), 8: moved_by(0.9, 0.1, name=1, noise=0.1)}
     far = moved_by(-1, 0, name=2, noise=0.1)
-    strategy = EvidenceErosion(user=0, num_rounds=2, evaluate=False)
+    strategy = EvidenceErosion(user=0, num_rounds=2, fraction_evaluate=0.0)
     weights = run(strategy, InProcessGrid({**near, 9: far})).train_metrics_clientapp[1]
     # D_1 = .02 is all noise: weight n_1 / n_0 = 1. D_2 = 4, b^2 = 4 - 2 (.1 + .1) = 3.6:
     # weight 1 / (1 + 2 * 3.6 / .1) = 1 / 73
     assert weights["weight-1"] == 1.0
     assert weights["weight-2"] == pytest.approx(1 / 73, rel=1e-5)
-    without = EvidenceErosion(user=0, num_rounds=2, evaluate=False, quorum=1)
+    without = EvidenceErosion(user=0, num_rounds=2, fraction_evaluate=0.0, quorum=1)
     run(without, InProcessGrid({**near, 9: moved_by(1, 0, name=2)}))
     assert "'noise' = None, not 1 numbers" in reasons(without)["2"]
-    endless = EvidenceErosion(user=0, num_rounds=2, evaluate=False, quorum=1)
+    endless = EvidenceErosion(user=0, num_rounds=2, fraction_evaluate=0.0, quorum=1)
     run(endless, InProcessGrid({**near, 9: moved_by(1, 0, name=2, noise=10**400)}))
     assert "'noise' with a number that is too large" in reasons(endless)["2"]
 
 
 def test_the_mean_of_two_halves_and_its_noise() -> None:
-    first = {"w": torch.tensor([1.0, 2.0]), "bn.running_mean": torch.tensor([0.0])}
-    second = {"w": torch.tensor([3.0, 2.0]), "bn.running_mean": torch.tensor([9.0])}
+    first = arrays({"w": [1.0, 2.0], "bn.running_mean": [0.0], "bn.num_batches_tracked": 3})
+    second = arrays({"w": [3.0, 2.0], "bn.running_mean": [9.0], "bn.num_batches_tracked": 5})
     mean, noise = mean_and_noise(first, second)
-    assert mean["w"].tolist() == [2.0, 2.0]
+    assert mean["w"].numpy().tolist() == [2.0, 2.0]
+    assert mean["bn.num_batches_tracked"].numpy() == 5
     assert noise == 1.0  # |(-2, 0)|^2 / 4, the statistic left out
+    assert mean_and_noise(first, second, buffers=())[1] == 1.0 + 81 / 4
     with pytest.raises(ValueError, match="different models"):
-        mean_and_noise(first, {"w": first["w"]})
+        mean_and_noise(first, arrays({"w": [1.0, 2.0]}))
+
+
+def float64_run(rule: str, **options: Any) -> Any:
+    """Two rounds of a model of float64, whose steps float32 would not see in it."""
+
+    def node(name: int, step: float) -> Node:
+        def answer(request: Message) -> Any:
+            w = request.content.array_records["arrays"]["w"].numpy()
+            return reply({"w": w + np.array([step, 1e-12])}, name)
+
+        return answer
+
+    nodes = {7: node(0, 1e-9), 8: node(1, 1e-9), 9: node(2, 1e-9), 10: node(3, 1e-9)}
+    strategy = Personalized(rule, user=0, num_rounds=2, fraction_evaluate=0.0, **options)
+    return run(strategy, InProcessGrid(nodes), 2, {"w": np.ones(2)})
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        *(
+            "bias_correction",
+            "centered_clipping",
+            "coordinate_median",
+            "fedavg",
+            "geometric_median",
+        ),
+        *("krum", "local", "multi_krum", "trimmed_mean", "weight_erosion"),
+        "weighted_gradient",
+    ],
+)
+def test_updates_have_the_models_own_precision(rule: str, tmp_path: Path) -> None:
+    named = {"weight_erosion": {"distance_penalty": 0.1}, "bias_correction": {"warm_up": False}}
+    given = {"settings": named.get(rule), "state": tmp_path / "state"}
+    moved = float64_run(rule, **given).arrays["w"].numpy() - np.ones(2)
+    steps = 0 if rule in ("bias_correction", "centered_clipping", "weighted_gradient") else 2
+    assert moved.dtype == np.float64
+    if steps:
+        assert moved == pytest.approx(np.array([2e-9, 2e-12]), rel=1e-3)
+    else:
+        assert 0 < moved[0] <= 2.01e-9
+
+
+def test_a_server_optimizer_has_it_too_and_resumes(tmp_path: Path) -> None:
+    settings = {"server_optimizer": {"name": "momentum", "momentum": 0.5}}
+    moved = float64_run("fedavg", settings=settings, state=tmp_path / "state").arrays["w"].numpy()
+    assert moved - 1 == pytest.approx(np.array([2.5e-9, 2.5e-12]), rel=1e-3)
+    resumed = Personalized(
+        "fedavg", user=0, num_rounds=2, settings=settings, state=tmp_path / "state"
+    )
+    assert resumed.rounds_done == 1
+    assert resumed.saved_arrays(arrays({"w": np.ones(2)}))["w"].numpy().dtype == np.float64
+
+
+def test_weights_that_are_fractions_count_as_for_fedavg() -> None:
+    nodes = {
+        n: moved_by(1.0 * n, 0, name=n, samples=w) for n, w in ((1, 0.5), (2, 0.75), (3, 0.25))
+    }
+    ours = Personalized("fedavg", user=1, num_rounds=3, fraction_evaluate=0.0)
+    flowers = FlowersFedAvg(fraction_evaluate=0.0)
+    # (1 * .5 + 2 * .75 + 3 * .25) / 1.5 a round
+    assert w_of(run(ours, InProcessGrid(nodes), 3))[0] == pytest.approx(5.5)
+    assert w_of(run(flowers, InProcessGrid(nodes), 3))[0] == pytest.approx(5.5)
+
+
+def test_repeats_follow_from_fractions_as_from_counts() -> None:
+    def weights(scale: float) -> list[float]:
+        grid = InProcessGrid(
+            {7: moved_by(1, 0, name=0, samples=10), 8: moved_by(1, 0.1, name=1, samples=4 * scale)}
+        )
+        strategy = erosion(settings={"distance_penalty": 0.1, "size_penalty": 0.5})
+        found = run(strategy, grid, 3).train_metrics_clientapp
+        return [found[number]["weight-1"] for number in (1, 2, 3)]
+
+    assert weights(0.125) == weights(1)
+
+
+def test_samples_are_as_many_as_fedavgs_and_the_user_is_in_each(tmp_path: Path) -> None:
+    nodes = {n: moved_by(1, 0.1 * n, name=n) for n in range(10)}
+    options = {"user": 3, "num_rounds": 4, "fraction_train": 0.4, "fraction_evaluate": 0.0}
+    strategy, grid = erosion(**options, state=tmp_path / "state"), InProcessGrid(nodes)
+    run(strategy, grid, rounds=4)
+    first, *samples = grid.asked[::2]
+    assert first == list(range(10))  # nobody knows yet who is the user
+    assert [len(sample) for sample in samples] == [4, 4, 4]
+    assert all(3 in sample for sample in samples)
+    assert len({tuple(sample) for sample in samples}) > 1
+    unasked = strategy.records[1].hospitals[str(next(n for n in range(10) if n not in samples[0]))]
+    assert (unasked.outcome, unasked.weight_before) == ("not_asked", unasked.weight_after)
+    again, repeated = erosion(**options, state=tmp_path / "state"), InProcessGrid(nodes)
+    run(again, repeated, rounds=1)
+    assert repeated.asked[0] == samples[-1]
+    with pytest.raises(StudyError, match="fraction_train"):
+        erosion(fraction_train=0.0)
+
+
+def test_a_sample_below_the_quorum_is_skipped() -> None:
+    nodes = {n: moved_by(1, 0.1 * n, name=n) for n in range(6)}
+    strategy = erosion(fraction_train=0.2, quorum=3, nodes={n: n for n in range(6)})
+    with pytest.raises(RunError, match="2 usable updates, 3 are needed"):
+        run(strategy, InProcessGrid(nodes), rounds=1)  # of min_train_nodes = 2
+    strategy = erosion(
+        fraction_train=0.2, min_train_nodes=3, quorum=3, nodes={n: n for n in range(6)}
+    )
+    run(strategy, InProcessGrid(nodes), rounds=1)
+    assert strategy.records[0].outcome == "done"
+
+
+def test_metrics_are_aggregated_by_the_functions_that_fedavg_takes() -> None:
+    def total(replies: list[RecordDict], key: str) -> MetricRecord:
+        counts = [r.metric_records["metrics"][key] for r in replies]
+        return MetricRecord({key: sum(count for count in counts if isinstance(count, int))})
+
+    nodes = {
+        7: moved_by(1, 0, name=0),
+        8: moved_by(1, 0.1, name=1, samples=30),
+        9: BAD["silence"][0],
+    }
+    strategy = erosion(train_metrics_aggr_fn=total, evaluate_metrics_aggr_fn=total)
+    result = run(strategy, InProcessGrid(nodes))
+    assert result.train_metrics_clientapp[1]["num-examples"] == 40
+    assert "weight-1" in result.train_metrics_clientapp[1]
+    assert result.evaluate_metrics_clientapp[1] == {"num-examples": 10}  # the user's alone
+
+
+def test_an_inconsistent_reply_of_the_user_ends_the_run_as_fedavgs_does() -> None:
+    def without_samples(request: Message) -> Any:
+        found = moved_by(1, 0, name=0)(request)
+        assert isinstance(found, RecordDict)
+        del found.metric_records["metrics"]["num-examples"]
+        return found
+
+    nodes = {7: without_samples, 8: moved_by(0, 1, name=1)}
+    for strategy in (erosion(), FlowersFedAvg()):
+        with pytest.raises(InconsistentMessageReplies):
+            run(strategy, InProcessGrid(nodes))
+
+
+def test_it_is_a_fedavg_with_its_start_and_summary(caplog: pytest.LogCaptureFixture) -> None:
+    strategy = erosion(min_train_nodes=2, fraction_evaluate=0.5)
+    assert isinstance(strategy, FlowersFedAvg)
+    assert (strategy.min_train_nodes, strategy.fraction_evaluate) == (2, 0.5)
+    ours, flowers = (list(signature(each.start).parameters) for each in (strategy, FlowersFedAvg))
+    assert flowers in (["self", *ours], ["self", *ours[:-1]])  # should_stop is of 1.43
+    with caplog.at_level("INFO"):
+        strategy.summary()
+    assert {record.name.partition(".")[0] for record in caplog.records} == {"flwr"}
+    stops: list[int] = []
+
+    def stop(number: int, _result: Any) -> bool:
+        stops.append(number)
+        return number == 2
+
+    grid = InProcessGrid({7: moved_by(1, 0, name=0), 8: moved_by(1, 0, name=1)})
+    if "should_stop" in signature(FlowersFedAvg.start).parameters:
+        strategy.start(grid, arrays(FIRST), num_rounds=3, should_stop=stop)
+        assert stops == [1, 2]
+    else:
+        with pytest.raises(StudyError, match=r"1\.43"):
+            strategy.start(grid, arrays(FIRST), num_rounds=3, should_stop=stop)
 
 
 def test_a_rule_that_stops_asks_nobody_any_more() -> None:
     grid = InProcessGrid({7: moved_by(0, 0, name=0), 8: moved_by(0, 1, name=1)})
-    run(erosion(settings={"zero_norm": "stop"}, evaluate=False), grid, rounds=3)
+    run(erosion(settings={"zero_norm": "stop"}, fraction_evaluate=0.0), grid, rounds=3)
     assert grid.asked[::2] == [[7, 8], [], []]
 
 
 def test_flowers_own_process_keeps_its_identity() -> None:
     """A stock ServerApp's process knows its task; our line's stand-in must not replace that."""
     script = "import sys, erosion.flower; sys.exit('erosion_common.protocol.wire' in sys.modules)"
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=PATIENCE)
+
+
+def test_a_client_app_of_numpy_needs_no_torch() -> None:
+    script = (
+        "import sys, numpy as np; from flwr.app import ArrayRecord;"
+        "from erosion.flower import mean_and_noise;"
+        "mean_and_noise(*[ArrayRecord([np.ones(2) * n]) for n in (1, 3)]);"
+        "sys.exit('torch' in sys.modules)"
+    )
     subprocess.run([sys.executable, "-c", script], check=True, timeout=PATIENCE)

@@ -58,7 +58,7 @@ class InProcessGrid(MessageGrid):
         return replies
 
 
-def moved_by(*step: float, name: object, samples: int = 10, **more: Any) -> Node:
+def moved_by(*step: float, name: object, samples: float = 10, **more: Any) -> Node:
     """A node that moves the model's one array `w` by `step`, and says so."""
 
     def answer(request: Message) -> RecordDict:

@@ -108,7 +108,7 @@ MEMORY_SHARE = 0.5  # of this machine's memory; more in requests would be a faul
 MOST_WAITING = 64  # requests that are wanted and not yet processed
 MOST_DROPPED = 1000
 LONGEST_TTL_SECONDS = 7 * 86_400.0
-NODE_ID = 2  # of this site to itself; the coordinator has its own number for it
+NODE_ID = 2  # of this site to itself; an app is told the coordinator's number
 OURS = Versions(WIRE, PROTOCOL, software_version(), OLDEST_PROTOCOL)
 
 
@@ -386,15 +386,16 @@ def _request(head: dict[str, Any], content: RecordDict) -> Message:
     ttl = head.get("ttl")  # seconds for which an answer is wanted
     if not (isinstance(ttl, int | float) and 1 <= ttl <= LONGEST_TTL_SECONDS):
         ttl = 3600.0
+    run = RunNews.read(head.get("run"))
     try:
         return RequestMessage(
             content,
             text_in(head, "id"),
-            NODE_ID,
+            NODE_ID if run is None else run.node,
             text_in(head, "type"),
             group_id=text_in(head, "group"),
             ttl=float(ttl),
-            run=RunNews.read(head.get("run")),
+            run=run,
         )
     except (ValueError, TypeError) as problem:
         raise ProtocolFault(f"a request that cannot be made ({type(problem).__name__})") from None

@@ -25,9 +25,10 @@ class Update:
 
     agent: HospitalName
     round: int
-    delta: Tensor  # (dim,) float32; parameters after local SGD minus before
-    num_samples: int  # training samples at the hospital, |S_i|
-    samples_seen: int  # samples that this round's local steps used
+    # (dim,) float32, another app's of its model's type; parameters after local SGD minus before
+    delta: Tensor
+    num_samples: float  # training samples at the hospital, |S_i|; only another app's are a fraction
+    samples_seen: float  # samples that this round's local steps used
     attachments: Mapping[str, Tensor] = field(default_factory=dict)
     hello: Hello | None = None  # of a sealed round, where `delta` is empty
     norm: float | None = None  # Euclidean, of delta; None where nobody has measured it
@@ -138,13 +139,14 @@ class BlockwiseCohort(ABC):
         return vectors.gram(self.read(range(len(self.updates))))
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
-        """Return the sum of weight times update, own first: (n+1,) -> (dim,) float32."""
+        """Return the sum of weight times update, own first: (n+1,) -> (dim,) of their type."""
         factors: list[float] = weights.tolist()
         if len(factors) != len(self.updates):
             raise ValueError(f"{len(factors)} weights for {len(self.updates)} updates")
         rows = [row for row, factor in enumerate(factors) if factor]  # a weight of 0 costs nothing
         used = [factors[row] for row in rows]
-        return vectors.weighted_sum(self.read(rows) if rows else (), used, len(self.own.delta))
+        blocks, own = self.read(rows) if rows else (), self.own.delta
+        return vectors.weighted_sum(blocks, used, len(own), own.dtype)
 
     def blocks(self) -> Iterator[Block]:
         """Yield all updates, block by block, own first."""

@@ -97,9 +97,11 @@ def gram(blocks: Iterable[Block]) -> Tensor:
     return torch.stack(list(_each(blocks, work))).sum(dim=0)
 
 
-def weighted_sum(blocks: Iterable[Block], weights: Sequence[float], dim: int) -> Tensor:
-    """Return the sum of weight times vector: (dim,) float32."""
-    total = torch.empty(dim) if weights else torch.zeros(dim)
+def weighted_sum(
+    blocks: Iterable[Block], weights: Sequence[float], dim: int, dtype: torch.dtype = torch.float32
+) -> Tensor:
+    """Return the sum of weight times vector: (dim,) of `dtype`, which is the vectors'."""
+    total = torch.empty(dim, dtype=dtype) if weights else torch.zeros(dim, dtype=dtype)
 
     def work(block: Block) -> None:
         place, rows = block

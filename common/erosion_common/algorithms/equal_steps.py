@@ -10,6 +10,7 @@ less is a factor of two at a hospital of few.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import ceil
 
 from erosion_common.aggregation.cohort import BlockwiseCohort, Cohort, HospitalName, Update
 from erosion_common.aggregation.vectors import Block
@@ -50,8 +51,8 @@ def steps_of(update: Update, steps: Callable[[int], int]) -> int:
     its samples take: it may have half as many as it reports, and two mini-batches may be one.
     """
     if update.steps is None:
-        return steps(update.num_samples)
-    return max(update.steps, steps(max(1, update.num_samples // 4)))
+        return steps(ceil(update.num_samples))
+    return max(update.steps, steps(max(1, int(update.num_samples // 4))))
 
 
 def unequal_steps(cohort: Cohort, steps: Callable[[int], int]) -> str:

@@ -74,7 +74,7 @@ def mean_of_middle(cohort: Cohort, num_trimmed: int) -> tuple[Tensor, Tensor]:
     lay among them, own first: (n+1,) float64.
     """
     dim, num_updates = len(cohort.own.delta), len(cohort.updates)
-    delta = torch.empty(dim)
+    delta = torch.empty_like(cohort.own.delta)
     num_kept = np.zeros(num_updates, np.int64)
     for place, rows in cohort.blocks():
         # numpy, because it sorts so short rows five to sixteen times as fast as torch

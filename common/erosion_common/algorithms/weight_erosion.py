@@ -34,7 +34,7 @@ SizeUnit = Literal["seen", "formula", "completed_passes", "batches"]
 
 
 def repeats(
-    unit: SizeUnit, update: Update, batch_size: int | None, rounds_before: int, seen_before: int
+    unit: SizeUnit, update: Update, batch_size: int | None, rounds_before: int, seen_before: float
 ) -> int:
     """Return k_i, as `unit` counts it.
 
@@ -45,13 +45,13 @@ def repeats(
     batches = ceil(update.num_samples / batch)
     match unit:
         case "seen":  # the intent: samples used before this round
-            return seen_before // update.num_samples
+            return int(seen_before // update.num_samples)
         case "formula":  # eq. 5 to the letter
-            return rounds_before * batch // update.num_samples
+            return int(rounds_before * batch // update.num_samples)
         case "completed_passes":  # the authors' Titanic code
             return (rounds_before + 1) // batches
         case "batches":  # the authors' MNIST code: |S_i| counted in batches
-            return rounds_before * batch // batches
+            return int(rounds_before * batch // batches)
 
 
 FIRST_ROUNDS = 3  # by their distances the penalty is paced
@@ -277,7 +277,7 @@ class WeightErosionState:
 
     round: int  # rounds aggregated so far; r - 1 in the paper
     weights: Mapping[HospitalName, float]  # alpha_i; the user's own is always 1 and not stored
-    samples_seen: Mapping[HospitalName, int]  # samples that hospital i has used in earlier rounds
+    samples_seen: Mapping[HospitalName, float]  # samples that hospital i has used in earlier rounds
     betas: Mapping[HospitalName, float]  # beta_i: 1, or n_i / n_0 of hospital i's last round
     paths: tuple[float, ...]  # of the first rounds; distance_penalty = "auto" learns from them
 

@@ -136,14 +136,15 @@ Plain = str | int | float | bool
 
 @dataclass(frozen=True, slots=True)
 class RunNews:
-    """A run's number and its settings, which Flower's apps find in their context."""
+    """What Flower's apps find in their context: a run's number and settings, and the node's id."""
 
     number: int
     config: Mapping[str, Plain] = field(default_factory=dict)
+    node: int = 0  # of the site that is asked
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the values for a request's header."""
-        return {"number": self.number, "config": dict(self.config)}
+    def as_json(self, node: int) -> dict[str, Any]:
+        """Return the values for the header of a request to a node."""
+        return {"number": self.number, "config": dict(self.config), "node": node}
 
     @classmethod
     def read(cls, said: object) -> "RunNews | None":
@@ -151,15 +152,17 @@ class RunNews:
         match said:
             case None:
                 return None
-            case {"number": int(number), "config": dict(config)} if len(config) <= MOST_KEYS:
+            case {"number": int(number), "config": dict(config), "node": int(node)} if (
+                len(config) <= MOST_KEYS
+            ):
                 for key, value in config.items():
                     if not isinstance(value, Plain) or len(f"{key}{value}") > LONGEST_TEXT:
                         raise ProtocolFault(
                             f"a setting {key[:50]!r} of a run that is no plain value"
                         )
-                return cls(number, config)
+                return cls(number, config, node)
             case _:
-                raise ProtocolFault("a run without its number and settings")
+                raise ProtocolFault("a run without its number, settings and node")
 
 
 REASON = "erosion-reason"  # a Reason; the call's details say it in words

@@ -83,11 +83,11 @@ def _problems_with_step(
     yield from _other_kind("`rejected`", step.rejected, Mapping, "dict")
     delta, params = step.delta, before.params
     yield from _other_kind("`delta`", delta, Tensor, "tensor")
-    if (delta.shape, delta.dtype, delta.device) != (params.shape, torch.float32, params.device):
-        # Updates are float32 also where somebody's own app has parameters of float64.
+    is_like = (delta.shape, delta.device) == (params.shape, params.device)
+    if not is_like or delta.dtype not in (torch.float32, params.dtype):  # another app's is float64
         yield (
             f"`delta` has the shape {tuple(delta.shape)} of {delta.dtype} on {delta.device}; an"
-            f" update has {tuple(params.shape)} of {torch.float32} on {params.device}"
+            f" update has {tuple(params.shape)} of {params.dtype} on {params.device}"
         )
     if delta.requires_grad:
         yield "`delta` has a gradient to come; detach() it"

@@ -10,7 +10,7 @@ The coordinator, simulations and `erosion.flower` share it.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from math import inf
+from math import ceil, inf
 from typing import Any
 
 from torch import Tensor
@@ -279,7 +279,7 @@ def _records(
 def _record(answer: Answer | None) -> HospitalRecord:
     match answer:
         case Update(num_samples=counted, samples_seen=seen):
-            return HospitalRecord("accepted", num_samples=counted, samples_seen=seen)
+            return HospitalRecord("accepted", num_samples=ceil(counted), samples_seen=ceil(seen))
         case SiteAnswer():
             return HospitalRecord("accepted")
         case Rejection(reason, code):

@@ -36,6 +36,7 @@ class Expected:
     expects: ExpectedReply = UPDATES
     max_norm: float | None = None  # Euclidean, of an update; None: any finite one is accepted
     sealed: bool = False  # fresh keys come in place of the update
+    dtype: torch.dtype = torch.float32  # of an update
     num_samples: int | None = None  # that the hospital described; None: not known
     most_samples: int | None = None  # that it may count for; None: as many as it has
     most_seen: int | None = None  # samples used that are believed; None: as many as it says
@@ -84,8 +85,8 @@ def _update(result: TrainResult, expected: Expected) -> Answer:
     dim = 0 if expected.sealed else expected.dim
     if delta.shape != (dim,):
         return Rejection(f"shape {tuple(delta.shape)}, expected ({dim},)", "shape")
-    if delta.dtype != torch.float32:
-        return Rejection(f"numbers of type {delta.dtype}, expected torch.float32", "shape")
+    if delta.dtype != expected.dtype:
+        return Rejection(f"numbers of type {delta.dtype}, expected {expected.dtype}", "shape")
     if not is_finite(delta):
         return Rejection(NOT_FINITE, "not_finite")
     if problem := _problem_with(result.attachments, expected.expects.tensors):

@@ -101,23 +101,7 @@ def start_deployment(
     fleet, control, appio, *site_ports = free_ports(3 + num_sites)
     if has_one_port := _has_one_port(processes):
         control = appio = fleet
-        addresses = ["--host", LOOPBACK, "--port", str(fleet)]
-    else:
-        addresses = [
-            *("--fleet-api-address", f"{LOOPBACK}:{fleet}"),
-            *("--control-api-address", f"{LOOPBACK}:{control}"),
-            *("--serverappio-api-address", f"{LOOPBACK}:{appio}"),
-        ]
-    processes.start(
-        "flower-superlink",
-        [
-            *(_program("flower-superlink"), "--insecure"),
-            "--disable-runtime-dependency-installation",
-            *addresses,
-        ],
-        env=given,
-    )
-    processes.wait_for_ports([fleet, control, appio])
+    start_superlink(processes, fleet, control, appio, given)
     for site, port in enumerate(site_ports):
         processes.start(
             "flower-supernode",
@@ -135,6 +119,33 @@ def start_deployment(
         )
     processes.wait_for_ports(site_ports)
     return control
+
+
+def start_superlink(
+    processes: Processes,
+    fleet: int,
+    control: int,
+    appio: int,
+    env: Mapping[str, str],
+    *more: str,
+) -> None:
+    """Start it with these ports, and wait for it."""
+    if fleet == control or _has_one_port(processes):
+        addresses = ["--host", LOOPBACK, "--port", str(control)]
+        fleet = appio = control
+    else:
+        addresses = [
+            *("--control-api-address", f"{LOOPBACK}:{control}"),
+            *("--serverappio-api-address", f"{LOOPBACK}:{appio}"),
+        ]
+        if "--simulation" not in more:
+            addresses += ["--fleet-api-address", f"{LOOPBACK}:{fleet}"]
+    command: list[str | Path] = [_program("flower-superlink"), "--insecure", *more]
+    switch = "--disable-runtime-dependency-installation"
+    processes.start("flower-superlink", [*command, switch, *addresses], env=env)
+    processes.wait_for_ports(
+        [control, appio] if "--simulation" in more else [fleet, control, appio]
+    )
 
 
 def _has_one_port(processes: Processes) -> bool:

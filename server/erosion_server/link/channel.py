@@ -241,7 +241,7 @@ class Request:
             "type": metadata.message_type,
             "group": metadata.group_id,
             "ttl": metadata.ttl,
-            **({} if run is None else {"run": run.as_json()}),
+            **({} if run is None else {"run": run.as_json(metadata.dst_node_id)}),
         }
         before = json_frame(Kind.MESSAGE, head).removesuffix(b"}")
         frame = b"".join((before, b',"records":', content.json, b"}"))

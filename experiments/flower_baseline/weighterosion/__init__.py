@@ -1,0 +1,1 @@
+"""Weight Erosion on the Titanic, in the layout of Flower's baselines."""
