@@ -44,7 +44,7 @@ def needs_more(rule: ArmBase, algorithm: Algorithm[Any], model: Arrangement) -> 
         return "predicts in its own way"
     if algorithm.exchanges is not None or list(rule.site_steps()) != [TRAIN]:
         return "asks more than once in a round"
-    if algorithm.broadcast is not broadcasts_nothing:
+    if algorithm.broadcast is not broadcasts_nothing or algorithm.broadcast_to_peer is not None:
         return "sends more than the model"
     if any(size > MOST_ATTACHED for size in rule.attachment_sizes(dim).values()):
         return "wants more than the model back"

@@ -66,6 +66,7 @@ EXPLORED: Arms = {
     "evidence_erosion_decay": {"algorithm": "evidence_erosion", "decay": 2.4},
 }
 CONFIRMED: Arms = {**EXPLORED, RECOMMENDED: RECOMMENDED_ARM}
+SPLIT_MODELS = ("fedper", "fedrep", "lg_fedavg", "fedbn")  # of networks: the rest here is linear
 NEW_SETTINGS: Sequence[Setting] = (
     ("diabetes-130", "medicaid"),
     ("diabetes-130", "hmo"),

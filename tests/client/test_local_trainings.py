@@ -18,6 +18,7 @@ from erosion_common.learning import local_sgd
 from erosion_common.learning.local_work import PatientCounts
 from erosion_common.learning.training import Training
 from erosion_common.study.study import Study
+from tests.support.registry_cohorts import model_for
 from tests.support.said import raises
 from tests.support.small_study import TWO_NUMBERS, counts, make_site, make_study
 
@@ -84,7 +85,7 @@ def study_of(arm: str, training: dict[str, Any]) -> Study:
         training={"learning_rate": 0.1, **training},
         arms={arm: ARMS[arm]},
         scaling="local",
-        model=NETWORK if arm == "network_gems" else LOGISTIC,
+        model=NETWORK if arm == "network_gems" else model_for(ARMS[arm]["algorithm"]),
         evaluation={"split_column": "part", "bootstrap": 100},
     )
 

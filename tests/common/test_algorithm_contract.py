@@ -5,7 +5,6 @@ works are named here, and hold the same promises.
 """
 
 from copy import deepcopy
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ import pytest
 import torch
 
 from erosion_common.algorithms import REGISTRY
-from erosion_common.learning.models import Logistic, parameter_layout
 from erosion_common.rounds import checkpoint
 from erosion_common.rounds.round import first_state
 from erosion_common.study.study import Study, study_from_json
@@ -27,6 +25,7 @@ from tests.support.registry_cohorts import (
     after_rounds,
     built,
     cohort,
+    model_for,
     same,
 )
 
@@ -62,13 +61,6 @@ every_variant = pytest.mark.parametrize("variant", PLAIN + OPTIONS + OPTIMIZERS,
 every_variant_without_optimizer = pytest.mark.parametrize("variant", PLAIN + OPTIONS, ids=named)
 
 
-def model_for(name: str) -> str:
-    """The simplest model that the method takes."""
-    fits = REGISTRY[name](algorithm=name).problem_with_model
-    logistic = partial(parameter_layout, Logistic(), (1,), 2)
-    return "logistic" if fits(logistic) is None else "mlp"
-
-
 @every_algorithm
 def test_it_can_be_named_in_a_study_and_sent(name: str) -> None:
     study = Study.model_validate(
@@ -78,7 +70,7 @@ def test_it_can_be_named_in_a_study_and_sent(name: str) -> None:
             "hospitals": HOSPITALS,
             "rounds": 3,
             "task": {"kind": "tabular", "target": "y", "classes": [0, 1], "features": ["x"]},
-            "model": {"name": model_for(name)},
+            "model": model_for(name),
             "training": {"steps": 1},
             "arms": {name: arm_of(name)},
         }

@@ -16,6 +16,7 @@ from erosion_common.tasks import REGISTRY
 from erosion_common.tasks.task import Task, as_tensor
 from tests.support.installed_package import arm_of
 from tests.support.refusals import refused
+from tests.support.registry_cohorts import model_for
 from tests.support.task_examples import EXAMPLES, NUM_PATIENTS, example, patients
 from tests.support.tasks import read_task
 
@@ -38,14 +39,14 @@ def test_it_can_be_named_in_a_study_and_sent(name: str) -> None:
         "hospitals": [*"abcdefgh"],
         "rounds": 3,
         "task": {"kind": "tabular", "outcome": name, "features": ["x"], **EXAMPLES[name]},
-        "model": {"name": "logistic"},
         "training": {"steps": 1},
         "federation": {"quorum": 1},
     }
-    unfit = {}  # method -> why not for this task, or not for so small a model
+    unfit = {}  # method -> why not for this task
     for algorithm in sorted(ALGORITHMS):
         try:
-            study = Study.model_validate({**values, "arms": {algorithm: arm_of(algorithm)}})
+            about = {"model": model_for(algorithm), "arms": {algorithm: arm_of(algorithm)}}
+            study = Study.model_validate({**values, **about})
         except ValueError as problem:
             unfit[algorithm] = str(problem)
         else:

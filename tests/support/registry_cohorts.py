@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import Tensor
 from erosion_common.aggregation.cohort import HospitalName, MemoryCohort, Update
 from erosion_common.algorithms import REGISTRY
 from erosion_common.algorithms.base import Algorithm
+from erosion_common.learning.models import Logistic, Mlp, parameter_layout
 from erosion_common.rounds.records import Absence, Answer, RunState
 from experiments.benchmarks.harness import advance
 from tests.support.contexts import CONTEXT
@@ -19,6 +21,15 @@ DIM = 5
 USER = "user"
 PEERS = ("cedars", "birch", "alder")
 HOSPITALS = (USER, *PEERS)
+
+
+def model_for(name: str) -> dict[str, Any]:
+    """The simplest model that the method takes."""
+    problem = REGISTRY[name](algorithm=name).problem_with_model
+    for model in (Logistic(), Mlp(), Mlp(normalisation="site")):
+        if problem(partial(parameter_layout, model, (1,), 2)) is None:
+            break
+    return model.model_dump(mode="json")
 
 
 def built(name: str, parameters: Mapping[str, Any] = MappingProxyType({})) -> Algorithm[Any]:

@@ -26,6 +26,7 @@ from erosion_common.algorithms.krum import Krum, MultiKrum
 from erosion_common.algorithms.local import Local
 from erosion_common.algorithms.model_averaging import ModelAveraging
 from erosion_common.algorithms.newton import Newton
+from erosion_common.algorithms.personal_layers import FedBn, FedPer, FedRep, LgFedAvg
 from erosion_common.algorithms.scaffold import Scaffold
 from erosion_common.algorithms.server_optimizer import AggregatingArm
 from erosion_common.algorithms.trimmed_mean import CoordinateMedian, TrimmedMean
@@ -49,6 +50,10 @@ _OURS: tuple[type[ArmBase], ...] = (
     EvidenceErosion,
     PersonalIntercept,
     FineTuning,
+    FedPer,
+    FedRep,
+    LgFedAvg,
+    FedBn,
     Ditto,
     Apfl,
     ModelAveraging,
@@ -105,9 +110,11 @@ def steps_of(algorithm: str) -> frozenset[str]:
 OF_EVERY_METHOD = """\
 Every method takes `own_parameters`: a list of parameters that each hospital keeps to itself, trains
 alone and never sends. They are "output_bias" (which then starts at the hospital's base rates),
-"output_layer", or names and patterns of the model's parameters ("0.*"). Use it where hospitals
-differ in something that few parameters can hold, above all in how common the disease is. Source:
-FedPer (Arivazhagan et al., Federated Learning with Personalization Layers, 2019).
+"output_layer" (the head), "representation" (all but the head), "normalisation" (the layers of a
+model with `normalisation = "site"`), or names and patterns of the model's parameters ("0.*"). Use
+it where hospitals differ in something that few parameters can hold, above all in how common the
+disease is. Source: FedPer (Arivazhagan et al., Federated Learning with Personalization Layers,
+2019).
 
 `weight_erosion`, `evidence_erosion`, `fedavg`, `fedprox` and `personal_intercept` take `finish`.
 With "evidence" the user's update is weighed and compared as ever, but not added to the step: its

@@ -25,6 +25,7 @@ class Apfl(Averaging):
     """
 
     private_updates: ClassVar[bool] = False
+    takes_own_steps: ClassVar[bool] = True
 
     algorithm: Literal["apfl"] = "apfl"
     mixing: float = Field(

@@ -18,6 +18,11 @@ been screened against what the `Ask` said that it brings. A round ends as skippe
 is closed, where an answer of the user's that was asked for is missing, or too few others answer. So
 the state changes by the returned `Step` alone, and a round that was interrupted is done again from
 its beginning.
+
+A hospital may train from elsewhere than the parameters that the round sends: from a model that it
+keeps, or that its own payload brings (`Algorithm.broadcast_to_peer`). Its update is measured from
+the round's parameters all the same: where it ended minus what it received. So updates are screened,
+compared and averaged as the models that they lead to.
 """
 
 import math
@@ -133,7 +138,9 @@ def broadcasts_nothing(_state: Any) -> Tensors:
     return {}
 
 
-OUTPUT_BIAS, OUTPUT_LAYER = "output_bias", "output_layer"  # by any name in the model
+# Parts of the model by any name in it: the last bias and its layer (the head), all but the head,
+OUTPUT_BIAS, OUTPUT_LAYER, REPRESENTATION = "output_bias", "output_layer", "representation"
+NORMALISATION = "normalisation"  # and the layers with statistics that a site gathers
 TRAIN = "train"  # the step of every method that asks once
 
 
@@ -237,6 +244,7 @@ class Algorithm(Generic[State]):
     asks: Callable[[State, HospitalName], bool] = asks_everyone  # the user is always
     broadcast: Callable[[State], Tensors] = broadcasts_nothing  # what everyone gets with parameters
     broadcast_to_user: Callable[[State], Tensors] = broadcasts_nothing  # and what the user gets too
+    broadcast_to_peer: Callable[[State, HospitalName], Tensors] | None = None  # and each other one
     exchanges: Callable[[State, RoundStart], Exchanges[State]] | None = None
     # None: one exchange, in which everyone trains, and `update` gives the step
     forget: Callable[[State, HospitalName], State] = forgets_nothing
@@ -250,11 +258,11 @@ class Algorithm(Generic[State]):
 
     def _one_exchange(self, state: State, begun: RoundStart) -> Exchanges[State]:
         for_user = self.broadcast_to_user(state)
-        trained = yield Ask(
-            TRAIN,
-            Payload(self.broadcast(state)),
-            {begun.user: Payload(for_user)} if for_user else {},
-        )
+        to_each = {begun.user: Payload(for_user)} if for_user else {}
+        if self.broadcast_to_peer is not None:
+            peers = [name for name in begun.hospitals if name != begun.user]
+            to_each |= {name: Payload(self.broadcast_to_peer(state, name)) for name in peers}
+        trained = yield Ask(TRAIN, Payload(self.broadcast(state)), to_each)
         return self.update(state, trained.cohort)
 
 
@@ -295,6 +303,8 @@ class ArmBase(Settings):
     # what its peers send and keep depends on their patients through `LocalWork.update` alone
     leaves_user_out: ClassVar[bool] = False
     # takes its steps by `average`, and keeps nothing else of the user's own update
+    takes_own_steps: ClassVar[bool] = False
+    # trains by gradients alone, which do not move the statistics that a site gathers
     compares_steps: ClassVar[bool] = False
     # compares updates as of equally many steps, which hospitals then report
     measured_attachments: ClassVar[tuple[str, ...]] = ()

@@ -1,8 +1,9 @@
-"""Parameters that a hospital keeps and never sends (Arivazhagan et al. 2019, FedPer).
+"""Parameters that a hospital keeps and never sends: a declared split of the model.
 
 An option of every method. Before a hospital's part of a round its own values take the place of the
 received ones; afterwards they stay at the hospital, and their entries of the update are zero. So
-they neither travel nor count in a distance.
+they neither travel nor count in a distance. The methods of the literature that are FedAvg with a
+certain split are at the end.
 """
 
 import json
@@ -10,20 +11,25 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from erosion_common.algorithms.base import (
+    NORMALISATION,
     OUTPUT_BIAS,
     OUTPUT_LAYER,
+    REPRESENTATION,
     TRAIN,
     ArmBase,
     Layout,
     SiteStep,
 )
+from erosion_common.algorithms.fedavg import Averaging
 from erosion_common.errors import Refusal
+from erosion_common.learning.batch_statistics import with_statistics
 from erosion_common.learning.local_work import LocalAnswer, LocalOutcome, LocalWork
 
 
@@ -148,7 +154,7 @@ def problem_with_own(names: Sequence[str], layout: Callable[[], Layout]) -> str 
     known = layout()
     last = list(known)[-1]
     for name in names:
-        if name in (OUTPUT_BIAS, OUTPUT_LAYER) and not last.endswith("bias"):
+        if name in _BY_THE_HEAD and not last.endswith("bias"):
             return (
                 f"own_parameters names {name!r}, and the model's last parameter is {last!r}, which"
                 " is no bias; write names or patterns of its parameters"
@@ -156,20 +162,46 @@ def problem_with_own(names: Sequence[str], layout: Callable[[], Layout]) -> str 
         if not _matching(name, known):
             return (
                 f"own_parameters names {name!r}; the model has {', '.join(known)}. Write names or"
-                f" patterns of those, {OUTPUT_BIAS!r} or {OUTPUT_LAYER!r}"
+                f" patterns of those, or {', '.join(map(repr, _BY_THE_HEAD))}; {NORMALISATION!r}"
+                ' is for a model with normalisation = "site"'
             )
     if all(any(parameter in _matching(name, known) for name in names) for parameter in known):
         return "own_parameters names every parameter of the model, so nothing is left to share"
     return None
 
 
+_BY_THE_HEAD = (OUTPUT_BIAS, OUTPUT_LAYER, REPRESENTATION)
+
+
+def problem_with_statistics(arm: ArmBase, layout: Layout) -> str | None:
+    """Return why the arm cannot train a model's statistics that each site gathers, or None."""
+    gathered = with_statistics(layout)
+    if not gathered:
+        return None
+    if arm.takes_own_steps:
+        return (
+            f"{arm.algorithm} trains by steps that move no statistics of a normalisation; take"
+            ' another model.normalisation than "site"'
+        )
+    kept = own_places(arm.own_parameters, layout)
+    if arm.user_only or all(bool(kept[layout[name]].all()) for name in gathered):
+        return None
+    return (
+        f"the statistics of {gathered[0].rpartition('.')[0]} and others are of one site's patients,"
+        f" and their average is nobody's: keep them, by own_parameters = [{NORMALISATION!r}]"
+    )
+
+
 def _matching(name: str, layout: Layout) -> list[str]:
     output_bias = list(layout)[-1]  # our models end with the bias of their output layer
     if name == OUTPUT_BIAS:
         return [output_bias]
-    if name == OUTPUT_LAYER:
+    if name in (OUTPUT_LAYER, REPRESENTATION):
         layer = output_bias.removesuffix("bias")
-        return [parameter for parameter in layout if parameter.startswith(layer)]
+        is_head = name == OUTPUT_LAYER
+        return [parameter for parameter in layout if parameter.startswith(layer) == is_head]
+    if name == NORMALISATION:
+        return with_statistics(layout)
     return [parameter for parameter in layout if fnmatchcase(parameter, name)]
 
 
@@ -187,3 +219,93 @@ def _with_own_values(arm: ArmBase, work: LocalWork, layout: Layout) -> tuple[Loc
         if is_bias and bool(own[place].all()) and not is_disclosed:
             received[place] = work.task.base_rate_outputs(work.targets)
     return replace(work, received=received, own=own), own
+
+
+class _Split(Averaging):
+    """Shared by FedAvg's variants with some of the model's layers at the hospitals."""
+
+    def problem_with_model(self, layout: Callable[[], Layout]) -> str | None:
+        """Refuse a model without those layers, or with no others."""
+        if not self.own_parameters:
+            return f"{self.algorithm} needs own_parameters; take fedavg to share the whole model"
+        return problem_with_own(self.own_parameters, layout)
+
+
+class FedPer(_Split):
+    """FedAvg in which every hospital keeps the last layers, the head.
+
+    The head is trained with everything else, and never sent; the user predicts with the common
+    layers and its own head. Use it where hospitals agree on what matters in a patient and not on
+    what follows from it.
+    Source: Arivazhagan et al., Federated Learning with Personalization Layers, 2019.
+    """
+
+    algorithm: Literal["fedper"] = "fedper"
+    own_parameters: tuple[str, ...] = Field(default=(OUTPUT_LAYER,), description="The head.")
+
+
+class LgFedAvg(_Split):
+    """FedAvg of the last layers alone: every hospital has its own layers below them.
+
+    Everything is trained, and only the head is sent and averaged. Use it where hospitals measure
+    the same thing differently (scanners, units), with enough patients for most of a network.
+    Source: Liang et al., Think Locally, Act Globally: Federated Learning with Local and Global
+    Representations, 2020, without its optional losses on representations.
+    """
+
+    algorithm: Literal["lg_fedavg"] = "lg_fedavg"
+    own_parameters: tuple[str, ...] = Field(
+        default=(REPRESENTATION,), description="All but the head."
+    )
+
+
+class FedBn(_Split):
+    """FedAvg in which every hospital keeps its batch normalisation: scales and statistics.
+
+    It takes a model with `normalisation = "site"`. Each site's layers are normalised by its own
+    patients, in training and in prediction, and the others' statistics are never seen. Use it where
+    the inputs differ, such as images of several scanners.
+    Source: Li et al., FedBN: Federated Learning on Non-IID Features via Local Batch Normalization,
+    2021.
+    """
+
+    algorithm: Literal["fedbn"] = "fedbn"
+    own_parameters: tuple[str, ...] = Field(
+        default=(NORMALISATION,), description="The normalisation, and what else is kept."
+    )
+
+
+class FedRep(_Split):
+    """FedPer in two turns: first the head is fitted to the common layers, then they are trained.
+
+    In each round a hospital trains its head `head_trainings` times as long as a local training, the
+    common layers held, and then these for one, the head held. The user predicts with its head
+    fitted to the last common layers. Use it where FedPer's heads lag behind.
+    Source: Collins et al., Exploiting Shared Representations for Personalized Federated Learning,
+    2021, Algorithm 1.
+    """
+
+    private_updates: ClassVar[bool] = False  # heads are fitted without noise
+
+    algorithm: Literal["fedrep"] = "fedrep"
+    own_parameters: tuple[str, ...] = Field(default=(OUTPUT_LAYER,), description="The head.")
+    head_trainings: int = Field(
+        default=1, ge=1, le=1000, description="Local trainings of the head in a round."
+    )
+
+    def train(self, work: LocalWork) -> LocalOutcome:
+        """Fit the head, then train the rest."""
+        start = self.personal(work)
+        if work.own is None:
+            return super().train(work)
+        result = work.sgd_of(start, ~work.own)
+        return LocalOutcome(start + result.delta - work.received, result.samples_seen)
+
+    def personal(self, work: LocalWork) -> Tensor:
+        """Return the received parameters with the head fitted to them."""
+        found = work.received
+        if work.own is not None:
+            for number in range(self.head_trainings):
+                drawn = replace(work, step=f"head {number}")  # each with its own order of patients
+                found = found + drawn.sgd_of(found, work.own).delta
+        return found

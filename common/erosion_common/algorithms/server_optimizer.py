@@ -179,12 +179,17 @@ def _optimized(
     def forget(state: OptimizedState[Any], agent: HospitalName) -> OptimizedState[Any]:
         return replace(state, method=algorithm.forget(state.method, agent))
 
+    def to_peer(state: OptimizedState[Any], agent: HospitalName) -> Tensors:
+        assert algorithm.broadcast_to_peer is not None
+        return algorithm.broadcast_to_peer(state.method, agent)
+
     return Algorithm(
         init,
         update,
         asks,
         broadcast=_of_method(algorithm.broadcast),
         broadcast_to_user=_of_method(algorithm.broadcast_to_user),
+        broadcast_to_peer=None if algorithm.broadcast_to_peer is None else to_peer,
         exchanges=None if algorithm.exchanges is None else exchanges,
         forget=forget,
     )

@@ -40,6 +40,11 @@ class InstalledModel(ModelBase):
     sha256: Sha256 = Field(description="Of the package's files, as `erosion models` prints it.")
     options: Options = Field(default_factory=dict, description="Keyword arguments of the factory.")
 
+    @property
+    def gathers_statistics(self) -> bool:
+        """Return True: only its own code knows."""
+        return True
+
     def check_task(self, input_shape: Sequence[int]) -> None:
         """What it can take, only its own code knows."""
 

@@ -2,7 +2,7 @@
 
 import hashlib
 import hmac
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from erosion_common.learning.batch_statistics import statistics_of
 from erosion_common.learning.trainable import (
     draws_from,
     flat_parameters,
@@ -255,7 +256,7 @@ def train_locally(
     load_flat_parameters(model, start)
     to_training(model)
     parameters = trained_parameters(model)
-    optimizer = optimizer_for(parameters, training)
+    optimizer, gathered = optimizer_for(parameters, training), statistics_of(model)
     samples_seen = steps = 0
     num, smallest = len(samples.targets), samples.smallest_batch
     with draws_from(generator.initial_seed(), start.device), _unrecorded(model, samples.loss):
@@ -266,7 +267,7 @@ def train_locally(
             seen = inputs if samples.augment is None else samples.augment(inputs)
             set_gradient(seen, samples.targets[batch])
             if pull is not None:
-                _add_pull(parameters, pull)
+                _add_pull(parameters, pull, gathered)
             optimizer.step()
             samples_seen += len(batch)
             steps += 1
@@ -292,10 +293,12 @@ def _gradient_of(model: nn.Module, loss: Loss) -> SetGradient:
     return set_gradient
 
 
-def _add_pull(parameters: Sequence[Tensor], pull: Pull) -> None:
+def _add_pull(parameters: Sequence[Tensor], pull: Pull, gathered: Collection[int]) -> None:
     pulled = pull(torch.cat([parameter.flatten() for parameter in parameters]))
     sizes = [parameter.numel() for parameter in parameters]
     for parameter, part in zip(parameters, torch.split(pulled, sizes), strict=True):
+        if id(parameter) in gathered:
+            continue
         own = parameter.grad
         parameter.grad = part.view_as(parameter) if own is None else own.add_(part.view_as(own))
 

@@ -21,6 +21,7 @@ from erosion_common.learning.local_sgd import (
     round_generator,
     train_locally,
 )
+from erosion_common.learning.trainable import held_but, load_flat_parameters
 from erosion_common.learning.training import Training, augmenter
 from erosion_common.privacy.private_step import PatientRows, PrivateStep
 from erosion_common.tasks.inputs import ImageTask
@@ -192,6 +193,15 @@ class LocalWork:
             pull,
             self.round,
         )
+
+    def sgd_of(self, start: Tensor, trained: Tensor) -> LocalResult:
+        """Return the same with the parameters outside `trained` (dim,) bool held as they start."""
+        load_flat_parameters(self.model, start)
+        delta = torch.zeros_like(start)
+        with held_but(self.model, trained):  # alone: in a stack they would be another hospital's
+            result = replace(self, trainer=train_locally).sgd(start[trained])
+        delta[trained] = result.delta
+        return replace(result, delta=delta)
 
     def augment(self, seed: int) -> Augment | None:
         """Return the augmentation of a mini-batch's inputs in training, or None."""

@@ -1,7 +1,7 @@
 """The models that come with the program: of torch alone, of torchvision, and of MONAI."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from itertools import pairwise
 from math import gcd, prod
@@ -12,10 +12,15 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from erosion_common.errors import ModelError
+from erosion_common.learning.batch_statistics import SiteBatchNorm
 from erosion_common.learning.local_sgd import LinearModel
 from erosion_common.learning.pretrained import Pretrained
 from erosion_common.settings.base import Settings
 from erosion_common.support.software import install_command
+
+_SITE = """\
+`"site"`: batch normalisation, each site by its own patients: arms then keep these layers at the
+sites, as `fedbn` does."""
 
 
 class ModelBase(Settings, ABC):
@@ -38,6 +43,11 @@ class ModelBase(Settings, ABC):
         description="Parameters that stay as they start and never travel: names, or patterns "
         "with *.",
     )
+
+    @property
+    def gathers_statistics(self) -> bool:
+        """Return whether it may have layers with statistics that each site gathers."""
+        return getattr(self, "normalisation", "") == "site"
 
     @abstractmethod
     def check_task(self, input_shape: Sequence[int]) -> None:
@@ -91,6 +101,9 @@ class Mlp(ModelBase):
     hidden: tuple[Annotated[int, Field(ge=1, le=1_000_000)], ...] = Field(
         default=(32,), min_length=1, max_length=100, description="Neurons of each hidden layer."
     )
+    normalisation: Literal["none", "site"] = Field(
+        default="none", description=f"How its hidden layers are normalised, before ReLU. {_SITE}"
+    )
 
     def check_task(self, input_shape: Sequence[int]) -> None:
         """Any input fits: it is flattened."""
@@ -100,7 +113,8 @@ class Mlp(ModelBase):
         widths = [prod(input_shape), *self.hidden]
         layers: list[nn.Module] = [nn.Flatten()]
         for width_in, width_out in pairwise(widths):
-            layers += [nn.Linear(width_in, width_out), nn.ReLU()]
+            normal = [SiteBatchNorm(width_out)] if self.gathers_statistics else []
+            layers += [nn.Linear(width_in, width_out), *normal, nn.ReLU()]
         return nn.Sequential(*layers, nn.Linear(widths[-1], num_outputs))
 
 
@@ -179,14 +193,24 @@ def needs_image(name: str, input_shape: Sequence[int]) -> None:
 MOST_GROUPS = 8
 
 
-def with_group_normalisation(model: nn.Module) -> nn.Module:
-    """Replace the model's batch normalisations in place, under their names, and return it."""
+def normalised(model: nn.Module, how: str) -> nn.Module:
+    """Replace the model's batch normalisations in place, under their names, and return it.
+
+    `how`: "group" or "site"; with anything else they stay.
+    """
+    if how not in _INSTEAD:
+        return model
     for module in list(model.modules()):
         for name, child in list(module.named_children()):
             if isinstance(child, _BatchNorm):
-                channels = child.num_features
-                setattr(module, name, nn.GroupNorm(gcd(MOST_GROUPS, channels), channels))
+                setattr(module, name, _INSTEAD[how](child.num_features))
     return model
+
+
+_INSTEAD: dict[str, Callable[[int], nn.Module]] = {
+    "group": lambda channels: nn.GroupNorm(gcd(MOST_GROUPS, channels), channels),
+    "site": SiteBatchNorm,
+}
 
 
 Architecture = Literal[
@@ -205,7 +229,7 @@ class TorchvisionNetwork(ModelBase):
     """A network as torchvision has it, with names that fit its published weights.
 
     Networks with batch normalisation need `pretrained`: the statistics of the file stay as they
-    are; or `normalisation = "group"` to train them from the beginning. Grey images are shown to
+    are; or `normalisation` to train them from the beginning. Grey images are shown to
     the network three times, as its three colours.
     """
 
@@ -213,8 +237,8 @@ class TorchvisionNetwork(ModelBase):
 
     name: Literal["torchvision"] = "torchvision"
     architecture: Architecture = Field(description="Which of torchvision's networks.")
-    normalisation: Literal["as_published", "group"] = Field(
-        default="as_published", description="How its layers are normalised."
+    normalisation: Literal["as_published", "group", "site"] = Field(
+        default="as_published", description=f"How its layers are normalised. {_SITE}"
     )
 
     def check_task(self, input_shape: Sequence[int]) -> None:
@@ -232,7 +256,7 @@ class TorchvisionNetwork(ModelBase):
         )
         if input_shape[0] == 1:
             network.register_forward_pre_hook(_as_colours)
-        return with_group_normalisation(network) if self.normalisation == "group" else network
+        return normalised(network, self.normalisation)
 
     def described(self) -> str:
         """Return the architecture."""
@@ -257,8 +281,8 @@ class MonaiNetwork(ModelBase):
     network: Literal["resnet10", "resnet18", "densenet121"] = Field(
         default="resnet10", description="Which of MONAI's networks."
     )
-    normalisation: Literal["group", "batch"] = Field(
-        default="group", description="How its layers are normalised."
+    normalisation: Literal["group", "batch", "site"] = Field(
+        default="group", description=f"How its layers are normalised. {_SITE}"
     )
 
     def check_task(self, input_shape: Sequence[int]) -> None:
@@ -289,7 +313,7 @@ class MonaiNetwork(ModelBase):
                 spatial_dims=dimensions, n_input_channels=channels, num_classes=num_outputs
             )
         # Not by MONAI's own `norm`, which its residual networks do not hand on to their blocks.
-        return with_group_normalisation(network) if self.normalisation == "group" else network
+        return normalised(network, self.normalisation)
 
     def described(self) -> str:
         """Return the network's name."""

@@ -59,6 +59,8 @@ def why_not_stacked(model: ModelBase, task: Task, training: Training) -> str:
     """Return why hospitals cannot be trained as a stack; "" where they can."""
     if not model.is_stackable:
         return f"the model {model.described()} may draw or mix patients in its layers"
+    if model.gathers_statistics:
+        return f"the model {model.described()} gathers statistics of mini-batches"
     if training.augmentation is not None:
         return "training.augmentation changes each hospital's images by separate draws"
     return task.why_not_apart()  # one call of the loss is for all hospitals

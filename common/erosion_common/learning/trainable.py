@@ -1,9 +1,8 @@
 """The parameters of a module that are trained and travel, and modules that cannot be trained.
 
 A parameter that does not require a gradient is frozen: it keeps its value, at every site the same,
-and is in no flat vector. Buffers are constants. So a batch normalisation uses the statistics that
-it has from a file of weights, in training too: averaged or private statistics would make the model
-another one at every site.
+and is in no flat vector. Buffers are constants. So torch's batch normalisation uses the statistics
+that it has from a file of weights, in training too; `SiteBatchNorm` gathers its own as parameters.
 """
 
 from collections.abc import Iterator, Sequence
@@ -98,6 +97,21 @@ def to_training(model: nn.Module) -> None:
             module.eval()
 
 
+@contextmanager
+def held_but(model: nn.Module, trained: Tensor) -> Iterator[None]:
+    """Freeze all parameters within but those that are in `trained` (dim,) bool as a whole."""
+    parameters = trained_parameters(model)
+    parts = torch.split(trained, [parameter.numel() for parameter in parameters])
+    held = [p for p, part in zip(parameters, parts, strict=True) if not bool(part.all())]
+    try:
+        for parameter in held:
+            parameter.requires_grad_(False)
+        yield
+    finally:
+        for parameter in held:
+            parameter.requires_grad_(True)
+
+
 def check_trainable(model: object, what: str) -> nn.Module:
     """Return the module; raises ModelError unless parameters can travel and buffers are constant.
 
@@ -142,7 +156,7 @@ def check_statistics(model: nn.Module, what: str) -> None:
                 f"{what}: {name} ({type(module).__name__}) has running statistics that nobody has"
                 " gathered, and hospitals' statistics cannot be averaged. Use GroupNorm or"
                 " LayerNorm, or start from a file of weights (model.pretrained); its statistics"
-                " then stay."
+                ' then stay. With normalisation = "site" each site gathers them.'
             )
 
 
@@ -187,6 +201,7 @@ def try_out(model: nn.Module, input_shape: Sequence[int], num_outputs: int, what
             to_training(model)
             for _ in range(PASSES):
                 model(torch.randn_like(inputs))
+            _move(trained_parameters(model), elsewhere)  # statistics are parameters, too
             after = _predicted(model, inputs)
         except ModelError:
             raise

@@ -21,6 +21,7 @@ from torch.func import functional_call, grad, vmap
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from erosion_common.errors import ModelError
+from erosion_common.learning.batch_statistics import SiteBatchNorm
 from erosion_common.learning.models import load_flat_parameters
 from erosion_common.learning.trainable import draws_from, named_trained_parameters, to_training
 from erosion_common.sealed.masks import keystream
@@ -41,7 +42,8 @@ class PatientRows:
 def problem_with_layers(model: nn.Module) -> str | None:
     """Return the layer that looks at several patients at once, or None."""
     for name, module in model.named_modules():
-        if isinstance(module, _BatchNorm) and module.running_mean is None:
+        is_by_others = isinstance(module, _BatchNorm) and module.running_mean is None
+        if is_by_others or isinstance(module, SiteBatchNorm):
             return (
                 f"the layer {name} ({type(module).__name__}) normalises each patient by the others"
                 " of the mini-batch, so no patient has its own gradient; use GroupNorm or"

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from erosion_common.algorithms import AnyArm, ArmSettings
 from erosion_common.algorithms.base import ArmBase, BuildContext
-from erosion_common.algorithms.personal_layers import problem_with_own
+from erosion_common.algorithms.personal_layers import problem_with_own, problem_with_statistics
 from erosion_common.errors import ModelError, StudyError
 from erosion_common.learning.finished import layer_size
 from erosion_common.learning.models import (
@@ -318,7 +318,9 @@ class Study(Settings):
     def _problem_with_model(self, arm_settings: ArmBase) -> str | None:
         layout = self.build_context.layout
         # Shapes alone do not show it: what lies between the layers is unknown, or some are missing.
-        is_like_no_other = self.model.runs_installed_code or self.model.frozen
+        is_like_no_other = (
+            self.model.runs_installed_code or self.model.frozen or self.model.gathers_statistics
+        )
         if arm_settings.builds_layers() and is_like_no_other:
             return (
                 f"{arm_settings.algorithm} builds the layers of model.name = 'logistic' or 'mlp'"
@@ -329,8 +331,14 @@ class Study(Settings):
                 f'finish = "{arm_settings.finish}" fits the last layer, and the last two parameters'
                 f" of the model, {', '.join([*layout()][-2:])}, are not its weight and bias"
             )
-        return arm_settings.problem_with_model(layout) or problem_with_own(
-            arm_settings.own_parameters, layout
+        return (
+            arm_settings.problem_with_model(layout)
+            or problem_with_own(arm_settings.own_parameters, layout)
+            or (
+                problem_with_statistics(arm_settings, layout())
+                if self.model.gathers_statistics
+                else None
+            )
         )
 
     def check_model(self) -> None:
