@@ -37,6 +37,7 @@ from experiments.page import (
     Page,
     add_legend,
     beside,
+    bullets,
     joined,
     page,
     picture,
@@ -100,10 +101,8 @@ def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
     figures: dict[str, dict[str, Any]] = {}
     for user in USERS:
         hospitals = hospitals_of(passengers, rows, user)
-        majority = float(torch.bincount(hospitals[user].test_labels).max())
-        figures[str(user)] = {
-            "majority": majority / len(hospitals[user].test_labels),
-        }
+        survived = float(hospitals[user].test_labels.float().mean())
+        figures[str(user)] = {"majority": max(survived, 1 - survived), "survived": survived}
         for scheme in SCHEMES:
             figures[str(user)][scheme] = _train(scheme, hospitals, user, config, tick)
     return {"users": figures, "sizes": [len(group) for group in rows]}
@@ -252,7 +251,9 @@ def draw(cells: Mapping[str, Cell]) -> Page:
             "weights.svg": _by_user(cells, "weight", _weight_curves),
             "parameters.svg": _parameters(cells),
         },
-        tables=joined(_table(cells, mode, split) for mode in MODES for split in SPLITS),
+        tables=joined(_table(cells, split) for split in SPLITS),
+        claims=_claims(cells),
+        keeping=bullets(_keeping(cells)),
         about=about(every),
         differences=comparison_table(
             every,
@@ -274,29 +275,99 @@ def _final(cell: Cell, user: str, scheme: str) -> float:
     return float(cell.figures["users"][user][scheme]["accuracy"][-1])
 
 
-def _table(cells: Mapping[str, Cell], mode: Mode, split: Split) -> str:
-    found = _of(cells, mode, split)
-    if len(found) < 2:
+def _table(cells: Mapping[str, Cell], split: Split) -> str:
+    found = {mode: _of(cells, mode, split) for mode in MODES}
+    if any(len(of) < 2 for of in found.values()):
         return ""
     authors = where(cells, mode="reference", split=split, seed=AUTHORS_SEED)
 
-    def entry(scheme: str, user: str) -> str:
-        ours = in_words([_final(cell, user, scheme) for cell in found])
+    def entry(mode: Mode, scheme: str, user: str) -> str:
+        ours = in_words([_final(cell, user, scheme) for cell in found[mode]])
         for cell in authors if mode == "reference" else ():
             ours += f", {_final(cell, user, scheme):.3f}"
         published = PUBLISHED.get((mode, split, scheme))
         return beside(ours, f"{published[int(user)]:.3f}" if published else "")
 
-    majority = [in_words([c.figures["users"][u]["majority"] for c in found]) for u in USER_NAMES]
-    rows = [[name, *(entry(scheme, u) for u in USER_NAMES)] for scheme, name in NAMES.items()]
-    sizes = "/".join(str(size) for size in found[0].figures["sizes"])
+    def share(name: str) -> list[str]:
+        of = found["corrected"]
+        return [in_words([cell.figures["users"][user][name] for cell in of]) for user in USER_NAMES]
+
+    rows = [
+        [name, mode, *(entry(mode, scheme, user) for user in USER_NAMES)]
+        for scheme, name in NAMES.items()
+        for mode in MODES
+    ]
+    rows += [["majority", "", *share("majority")], ["survived", "", *share("survived")]]
+    sizes = "/".join(str(size) for size in found["corrected"][0].figures["sizes"])
     return joined(
         [
-            f"## {split}, {mode}",
-            f"{len(found)} seeds; hospitals of {sizes} passengers.",
-            table(["", *(f"user {u}" for u in USER_NAMES)], [*rows, ["majority", *majority]]),
+            f"## {split}",
+            f"{len(found['corrected'])} seeds; hospitals of {sizes} passengers.",
+            table(["", "", *(f"user {user}" for user in USER_NAMES)], rows),
         ]
     )
+
+
+def _log_odds(cell: Cell, user: str, scheme: str) -> dict[str, float]:
+    """By feature, the weight for survival minus that against it."""
+    values = cell.figures["users"][user][scheme]["parameters"]
+    return {name: values[2 * i + 1] - values[2 * i] for i, name in enumerate(FEATURES)}
+
+
+def _is_outside(cell: Cell, feature: str) -> bool:
+    eroded, *others = (
+        _log_odds(cell, "0", scheme)[feature] for scheme in ("weight_erosion", "local", "fedavg")
+    )
+    return not min(others) <= eroded <= max(others)
+
+
+def _off_the_line(cell: Cell) -> float:
+    """Of the way from Local to Weight Erosion, the share that no mixture with FedAvg makes."""
+    local, average, eroded = (
+        np.array(cell.figures["users"]["0"][scheme]["parameters"]) for scheme in SCHEMES
+    )
+    way, line = eroded - local, average - local
+    rest = way - line * (way @ line) / (line @ line)
+    return float(np.linalg.norm(rest) / np.linalg.norm(way))
+
+
+def _claims(cells: Mapping[str, Cell]) -> str:
+    """Return what the paper reads from figure 2's top, counted over every seed."""
+    found = {mode: where(cells, mode=mode, split="AGE_STRICT") for mode in MODES}
+    if any(len(of) < 2 for of in found.values()):
+        return ""
+    rows = [
+        [f"{name}: Weight Erosion's lies outside Local's and FedAvg's", *(
+            f"in {sum(_is_outside(cell, name) for cell in of)} of {len(of)}"
+            for of in found.values()
+        )]
+        for name in ("female", "age", "Queenstown")
+    ]  # fmt: skip
+    rows += [
+        ["alone: FedAvg's log odds of survival", *(
+            in_words([_log_odds(cell, "0", "fedavg")["alone"] for cell in of], "+.2f")
+            for of in found.values()
+        )],
+        ["of the way from Local to Weight Erosion, the part that no mixture with FedAvg makes", *(
+            in_words([_off_the_line(cell) for cell in of], ".2f") for of in found.values()
+        )],
+    ]  # fmt: skip
+    return table(["AGE_STRICT, user 0", *MODES], rows)
+
+
+def _keeping(cells: Mapping[str, Cell]) -> Iterable[str]:
+    """Yield whom each user keeps to the end, and else who was out last, by mean weights."""
+    for split in SPLITS:
+        for user in USER_NAMES if (found := _of(cells, "corrected", split)) else ():
+            eroded = [cell.figures["users"][user]["weight_erosion"]["weights"] for cell in found]
+            peers = [peer for peer in USER_NAMES if peer != user]
+            means = {
+                peer: _mean([weights[place] for weights in rounds] for rounds in eroded)
+                for place, peer in enumerate(peers)
+            }
+            order = sorted(peers, key=lambda peer: -sum(means[peer]))
+            last = ", ".join(f"{peer} ({means[peer][-1]:.2f})" for peer in order)
+            yield f"{split}, user {user}: {last}"
 
 
 def _differences(cells: Mapping[str, Cell]) -> list[Comparison[str]]:
@@ -362,21 +433,22 @@ def _weight_curves(axis: Axes, cells: Sequence[Cell], user: str) -> None:
 
 
 def _parameters(cells: Mapping[str, Cell]) -> bytes:
-    """Mean over the seeds of the weight for survival minus that against it, user 0, AGE_STRICT."""
+    """Mean over the seeds of both outputs' weights, users 0 and 2, AGE_STRICT."""
     chosen = _of(cells, "corrected", "AGE_STRICT")
-    with picture(2, 1) as (figure, content):
-        axis = figure.subplots()
+    with picture(4, 2) as (figure, content):
+        grid = figure.subplots(2, 2, sharex=True, sharey=True)
         width = 0.8 / len(SCHEMES)
-        for number, scheme in enumerate(SCHEMES if chosen else ()):
-            means = _mean(c.figures["users"]["0"][scheme]["parameters"] for c in chosen)
-            heights = [means[2 * i + 1] - means[2 * i] for i in range(len(FEATURES))]
-            places = [i + (number - 1) * width for i in range(len(FEATURES))]
-            axis.bar(places, heights, width, label=NAMES[scheme])
-        axis.set_xticks(range(len(FEATURES)), FEATURES, rotation=30, ha="right")
-        axis.set_ylabel("log odds of survival")
-        axis.set_title("Parameters of user 0's models, AGE_STRICT, corrected")
-        axis.axhline(0, color="#666666", linewidth=0.6)
-        add_legend(axis)
+        for row, user in zip(grid, ("0", "2"), strict=True):
+            for output, axis in enumerate(row):
+                for number, scheme in enumerate(SCHEMES if chosen else ()):
+                    means = _mean(c.figures["users"][user][scheme]["parameters"] for c in chosen)
+                    places = [i + (number - 1) * width for i in range(len(FEATURES))]
+                    heights = means[output : 2 * len(FEATURES) : 2]
+                    axis.bar(places, heights, width, label=NAMES[scheme])
+                axis.set_xticks(range(len(FEATURES)), FEATURES, rotation=30, ha="right")
+                axis.set_title(f"user {user}, output {'died' if output == 0 else 'survived'}")
+                axis.axhline(0, color="#666666", linewidth=0.6)
+        add_legend(grid[0][0])
     return content.getvalue()
 
 
