@@ -1,9 +1,10 @@
 """The noisy quadratic model (Chayti et al. 2021, figures 2 to 6): one user, N collaborators.
 
 The user minimises f_0(x) = a x^2 / 2, the collaborators' average is a (x - x*)^2 / 2 with
-a |x*| = zeta, and every gradient carries Gaussian noise of deviation sigma. Many trials run at once
-as the coordinates of one vector, which the rules never mix. The rules use only the average of the N
-collaborators: one peer with noise sigma / sqrt(N). The rules are this program's.
+a |x*| = zeta, and every gradient carries Gaussian noise of deviation sigma. In cells with a
+`curvature` the collaborators have that instead of a (Hessian dissimilarity). Many trials run at
+once as the coordinates of one vector, which the rules never mix. The rules use only the average of
+the N collaborators: one peer with noise sigma / sqrt(N). The rules are this program's.
 """
 
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
+from scipy.linalg import solve_discrete_lyapunov
 
 from erosion_common.aggregation.cohort import MemoryCohort, Update
 from erosion_common.algorithms.base import ArmBase, BuildContext
@@ -29,6 +31,7 @@ STEADY_SHARE = 1 / 3  # of the rounds, the last ones, which give the steady stat
 RECORDS = 60  # losses that a cell keeps, evenly over the rounds
 SCALED_TRIALS = 200  # at most, where beta = eta a / N, in runs of 20 / beta rounds
 SCALED_COLLABORATORS = 100  # the most: above, 1 / beta is more rounds than are worth waiting for
+CURVATURE = 7  # a "figure" that the paper does not have
 MOST_ROUNDS = 1_000_000  # of a cell: minutes
 LEAST, MOST = 1e-6, 1e6  # beyond, squares of single-precision numbers are not what they should be
 
@@ -102,6 +105,9 @@ def plans(constants: Constants | None = None) -> list[CellPlan]:
     for name, zeta in zetas(0, 0.02, 0.05, 0.1, 0.2, 0.5, 1):
         best = best_alpha({**base, "zeta": zeta})
         found.append(plan(6, "wga", name, zeta=zeta, alpha=best))
+    for times in (0.5, 2.0):  # the user's
+        config = {**base, "rule": "bc", "figure": CURVATURE, "curvature": times * base["a"]}
+        found.append(CellPlan(f"curvature-bc-{times:g}a", config, int(base["rounds"])))
     return found
 
 
@@ -123,7 +129,8 @@ def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
     del data_dir
     rounds, trials = int(config["rounds"]), int(config["trials"])
     a, eta, sigma, count = (config[k] for k in ("a", "eta", "sigma", "collaborators"))
-    optimum = config["zeta"] / a
+    curvature = config.get("curvature", a)
+    optimum = config["zeta"] / curvature
     rule = rule_of(config).build(BuildContext(int(config["rounds"]), 2, dict))
     state = rule.init(trials)
     generator = torch.Generator().manual_seed(int(config["seed"]))
@@ -134,7 +141,7 @@ def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
     for number in range(1, rounds + 1):
         noise = torch.randn(2, trials, generator=generator)
         own = a * x + sigma * noise[0]
-        others = a * (x - optimum) + sigma / sqrt(count) * noise[1]
+        others = curvature * (x - optimum) + sigma / sqrt(count) * noise[1]
         cohort = MemoryCohort(
             _update("user", number, -eta * own),
             {"others": _update("others", number, -eta * others)},
@@ -200,14 +207,16 @@ def alone_steady(config: Values) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Recursion:
-    """A round of BC around the means: x' = keep_x x + pull c + noise, c' = keep_c c + noise.
+    """A round of BC around the means.
 
+    x' = keep_x x + pull c + noise, and c' = keep_c c + lean x + noise.
     x is the model, c the bias as a gradient. Numbers, or arrays of one shape, an entry a setting.
     """
 
     keep_x: Any
     keep_c: Any
     pull: Any
+    lean: Any  # on x, of what c follows: 0 where all have one curvature
     noise_x: Any  # variances of the noise, and their covariance
     noise_c: Any
     noise_xc: Any
@@ -220,10 +229,12 @@ def recursion(config: Values, eta: Any, alpha: Any, beta: Any) -> Recursion:
     """
     own = config["sigma"] ** 2
     others = own / config["collaborators"]
+    steeper = config.get("curvature", config["a"]) - config["a"]
     return Recursion(
-        keep_x=1 - eta * config["a"],
+        keep_x=1 - eta * (config["a"] + alpha * steeper),
         keep_c=1 - beta,
         pull=eta * alpha,
+        lean=beta * steeper,
         noise_x=eta**2 * ((1 - alpha) ** 2 * own + alpha**2 * others),
         noise_c=beta**2 * (own + others),
         noise_xc=-eta * beta * (alpha * others - (1 - alpha) * own),
@@ -233,10 +244,9 @@ def recursion(config: Values, eta: Any, alpha: Any, beta: Any) -> Recursion:
 def _corrected_variance(config: Values) -> float:
     """Return the variance of x that BC's recursion leaves as it is."""
     of = recursion(config, config["eta"], config["alpha"], config["beta"])
-    cc = of.noise_c / (1 - of.keep_c**2)
-    xc = (of.keep_c * of.pull * cc + of.noise_xc) / (1 - of.keep_c * of.keep_x)
-    xx = 2 * of.keep_x * of.pull * xc + of.pull**2 * cc + of.noise_x
-    return float(xx / (1 - of.keep_x**2))
+    moves = np.array([[of.keep_x, of.pull], [of.lean, of.keep_c]])
+    noise = np.array([[of.noise_x, of.noise_xc], [of.noise_xc, of.noise_c]])
+    return float(solve_discrete_lyapunov(moves, noise)[0, 0])
 
 
 def best_alpha(config: Values) -> float:
@@ -307,10 +317,15 @@ def expected_losses(config: Values, eta: Floats, alpha: Floats, beta: Floats) ->
     for _ in range(int(config["rounds"])):
         xx, xc, cc = (
             of.keep_x**2 * xx + 2 * of.keep_x * of.pull * xc + of.pull**2 * cc + of.noise_x,
-            of.keep_c * (of.keep_x * xc + of.pull * cc) + of.noise_xc,
-            of.keep_c**2 * cc + of.noise_c,
+            of.keep_c * (of.keep_x * xc + of.pull * cc)
+            + of.lean * (of.keep_x * xx + of.pull * xc)
+            + of.noise_xc,
+            of.keep_c**2 * cc + 2 * of.keep_c * of.lean * xc + of.lean**2 * xx + of.noise_c,
         )
-        x, c = of.keep_x * x - of.pull * (shift - c), of.keep_c * c + beta * shift
+        x, c = (
+            of.keep_x * x - of.pull * (shift - c),
+            of.keep_c * c + of.lean * x + beta * shift,
+        )
         yield config["a"] * (x**2 + xx) / 2
 
 

@@ -43,12 +43,13 @@ TITLES = {
     4: "Fig. 4: WGA with alpha = 0.5",
     5: "Fig. 5: BC and the number of collaborators",
     6: "Fig. 6: WGA at its best alpha",
+    quadratic.CURVATURE: "BC, collaborators of another curvature",
 }
 
 
 def draw(cells: Mapping[str, Cell]) -> Page:
     """Draw curves, steady states with the closed form, and the caveat with everything tuned."""
-    curves = {name: cell for name, cell in cells.items() if name.startswith("figure")}
+    curves = {name: cell for name, cell in cells.items() if "figure" in cell.plan.config}
     tuned = [cell for name, cell in cells.items() if name.startswith("tuned")]
     columns: dict[str, Callable[[Cell], str]] = {
         "steady state": lambda cell: (
@@ -135,23 +136,28 @@ def _figures(cells: Mapping[str, Cell]) -> bytes:
         axes = figure.subplots(2, 3).flatten()
         for axis, (number, mine) in zip(axes, by_figure.items(), strict=False):
             axis.set_title(TITLES[number])
-            if number <= 4:
+            if number not in (5, 6):
                 for cell in mine:
                     rounds, losses = zip(*cell.figures["losses"], strict=True)
                     config = cell.plan.config
-                    axis.plot(rounds, losses, label=f"{config['rule']}, zeta {config['zeta']:g}")
+                    label = f"{config['rule']}, zeta {config['zeta']:g}"
+                    if "curvature" in config:
+                        label = f"{config['curvature'] / config['a']:g} a"
+                    axis.plot(rounds, losses, label=label)
                 axis.set(yscale="log", xlabel="round", ylabel="loss")
                 add_legend(axis, is_below=True)
         for word, label in (("fixed", "fixed beta"), ("scaled", "beta = eta a / N")):
             mine = [cell for cell in by_figure[5] if f"-{word}-" in cell.plan.name]
             _against(axes[3], mine, "collaborators", label)
+        if counts := [cell.plan.config["collaborators"] for cell in by_figure[5]]:
+            ends = np.array([min(counts), max(counts)])
+            axes[3].plot(ends, ends + 1, ":", color="#666666", label="given the bias (theorem 2)")
         _against(axes[4], by_figure[6], "zeta", "WGA")
         axes[3].set(xscale="log", xlabel="collaborators N")
         axes[4].set(xlabel="zeta")
         for axis in axes[3:5]:
             axis.set(yscale="log", ylabel="times better than alone")
             add_legend(axis)
-        axes[5].set_axis_off()
     return content.getvalue()
 
 
