@@ -1,8 +1,10 @@
 """Outputs that a run can be given: each follows the same run, and what it leaves is read back."""
 
 import csv
+import struct
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from erosion_server.output.metrics_csv import MetricsCsv
 from erosion_server.output.mlflow_runs import MlflowRuns
 from erosion_server.output.registry import OUTPUTS, open_outputs
 from erosion_server.output.run_data import read_run
+from erosion_server.output.tensorboard_files import TensorboardFiles
 from erosion_server.run.run_folder import RunFolder
 from tests.support.refusals import refused
 from tests.support.synthetic_run import make_run, play
@@ -50,7 +53,8 @@ def test_every_output_of_the_registry_opens_and_is_told_of_a_run(
     name: str, tmp_path: Path, tracking: str
 ) -> None:
     folder = RUN.write(tmp_path / "run")
-    where = {"mlflow": f"={tracking}", "notify": "=true"}.get(name, "")
+    places = {"mlflow": f"={tracking}", "notify": "=true", "tensorboard": f"={tmp_path}/board"}
+    where = places.get(name, "")
     (opened,) = open_outputs([f"{name}{where}"]).values()
     with closing(opened) as observer:
         play(observer, RUN, folder)
@@ -62,6 +66,8 @@ def test_every_output_of_the_registry_opens_and_is_told_of_a_run(
         (["unheard-of"], ", ".join(OUTPUTS)),
         (["metrics", "metrics"], "metrics"),
         (["metrics=somewhere"], "metrics"),
+        (["tensorboard"], "tensorboard=FOLDER"),
+        (["tensorboard=/dev/null/x"], "/dev/null/x"),
     ],
 )
 def test_an_output_that_cannot_be_is_refused_before_the_run(wanted: list[str], named: str) -> None:
@@ -90,6 +96,28 @@ def curve_in_mlflow(folder: Path, tracking: str, arm: str) -> dict[int, float]:
     return {point.step: point.value for point in history}
 
 
+def scalars(folder: Path) -> list[tuple[str, int, float]]:
+    """What TensorBoard's files in a folder hold, by its record format: tag, step, value."""
+    from tensorboardX.proto.event_pb2 import Event
+
+    found = []
+    for path in sorted(folder.iterdir()):
+        content, place = path.read_bytes(), 0
+        while place < len(content):
+            (length,) = struct.unpack_from("<Q", content, place)
+            event = Event.FromString(content[place + 12 : place + 12 + length])
+            place += 12 + length + 4
+            found += [(v.tag, event.step, v.simple_value) for v in event.summary.value]
+    return found
+
+
+def curve_in_tensorboard(folder: Path, tracking: str, arm: str) -> dict[int, float]:
+    del tracking
+    found = [one for one in scalars(folder.parent / "board" / "run" / arm) if one[0] == "log_loss"]
+    assert len({step for _, step, _ in found}) == len(found)
+    return {step: value for _, step, value in found}
+
+
 def curve_in_python(folder: Path, tracking: str, arm: str) -> dict[int, float]:
     del tracking
     frame = erosion.read_run(folder).rounds.query("arm == @arm")
@@ -103,7 +131,14 @@ def curve_in_the_report(folder: Path, tracking: str, arm: str) -> dict[int, floa
 
 
 @pytest.mark.parametrize(
-    "read", [curve_in_csv, curve_in_mlflow, curve_in_python, curve_in_the_report]
+    "read",
+    [
+        curve_in_csv,
+        curve_in_mlflow,
+        curve_in_tensorboard,
+        curve_in_python,
+        curve_in_the_report,
+    ],
 )
 @pytest.mark.parametrize("rounds", [1, 3])
 def test_a_curve_goes_from_the_untrained_model_to_the_final_figures(
@@ -111,20 +146,38 @@ def test_a_curve_goes_from_the_untrained_model_to_the_final_figures(
 ) -> None:
     run = make_run(rounds=rounds)
     folder = run.write(tmp_path / "run")
-    for observer in (MetricsCsv(), MlflowRuns(tracking)):
+    board = TensorboardFiles(tmp_path / "board")
+    for observer in (MetricsCsv(), MlflowRuns(tracking), board):
         with closing(observer):
             play(observer, run, folder)
     for arm, ended in run.result.arms.items():
         points = read(folder, tracking, arm)
-        assert points[ended.rounds] == ended.metrics["log_loss"]
+        near = partial(pytest.approx, rel=1e-6 if read is curve_in_tensorboard else 1e-15)
+        assert points[ended.rounds] == near(ended.metrics["log_loss"])
         assert max(points) == ended.rounds == rounds
         measured = {
             record.round - 1: record.user_metrics["log_loss"]
             for record in run.records
             if record.arm == arm and record.user_metrics is not None
         }
-        assert points == measured | {rounds: ended.metrics["log_loss"]}
+        assert points == near(measured | {rounds: ended.metrics["log_loss"]})
         assert 0 in points
+
+
+def test_tensorboard_shows_a_resumed_run_as_one(tmp_path: Path) -> None:
+    folder = RUN.write(tmp_path / "run")
+    own = [record for record in RUN.records if record.arm == "weight_erosion"]
+    for part in (own[:2], own[2:]):
+        with closing(TensorboardFiles(tmp_path / "board")) as observer:
+            observer.notify(StudyStarted(RUN.study, "127.0.0.1:1", folder))
+            observer.notify(ArmStarted("weight_erosion", 4))
+            for record in part:
+                observer.notify(RoundFinished(record))
+    (arm,) = (tmp_path / "board" / RunFolder(folder).run).iterdir()
+    assert len([*arm.iterdir()]) == 2
+    weights = {step: value for tag, step, value in scalars(arm) if tag == "weight/miscoded"}
+    known = {record.round: record.hospitals["miscoded"].weight_after for record in own}
+    assert weights == pytest.approx(known, rel=1e-6)
 
 
 def test_a_line_that_a_killed_coordinator_began_is_taken_off(tmp_path: Path) -> None:

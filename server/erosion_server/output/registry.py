@@ -31,6 +31,7 @@ OUTPUTS: Mapping[str, Output] = {
     ),
     "watch": Output("watched", "a page on 127.0.0.1 that follows the run, at a port: watch=8000"),
     "mlflow": Output("mlflow_runs", "MLflow at MLFLOW_TRACKING_URI, or mlflow=ADDRESS"),
+    "tensorboard": Output("tensorboard_files", "TensorBoard's files: tensorboard=FOLDER"),
 }
 
 
