@@ -40,6 +40,7 @@ def text_of(folder: Path, records: Records, at: str = "b", **changes: Any) -> st
     [
         ("b", {}, "a model update of 6 numbers"),
         ("b", {}, "never: a patient's row"),
+        ("b", {"hospitals": ["a", "b", "c", "d"]}, "this hospital and 3 others\n"),
         ("b", {"user": "c", "hospitals": ["c", "d"]}, "c, d; b is not among them"),
         ("a", {"selection": {"folds": 2}}, "one candidate for each arm, and no other"),
         ("b", {"rounds": 1, "arms": {"evidence_erosion": {}}}, "in 1 round for 1 arm"),
@@ -199,6 +200,9 @@ def test_of_a_sealed_study_it_says_what_is_masked_and_what_is_in_the_clear(tmp_p
     assert "two lengths" not in text
     cosine = sealed_study(arms={ARM: {"distance_penalty": 0.02, "distance": "cosine"}})
     assert "two lengths" in "\n".join(leaving(peer, cosine))
+    assert f"names {len(sealed.hospitals) - 1}\n" in text  # the user's is in no sum
+    careful = site(tmp_path, name="bob", limits={"min_summed": len(sealed.hospitals) - 1})
+    assert "in none" in "\n".join(leaving(careful, sealed))
     noisy = sealed_study(arms={"evidence_erosion": {}})
     assert "1 further number" in "\n".join(leaving(peer, noisy))
     for at, of in ((user, sealed), (peer, sealed_study(sealed=False))):
