@@ -5,7 +5,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from statistics import median, median_high
-from typing import TextIO, cast
+from typing import IO, TextIO, cast
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -43,7 +43,7 @@ REMARKS = ("absent", "rejected")  # outcomes of a hospital
 class LabelledStream:
     """Writes whole lines, each with a label, so that studies can share a stream."""
 
-    def __init__(self, stream: TextIO, label: str) -> None:
+    def __init__(self, stream: IO[str], label: str) -> None:
         self._stream, self._label, self._line = stream, label, ""
 
     def write(self, text: str) -> int:
