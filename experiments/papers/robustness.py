@@ -29,7 +29,7 @@ from erosion_common.settings.names import canonical
 from erosion_common.study.study import Study, load_study
 from erosion_common.tasks.classification import Classification
 from experiments.cells import CellPlan, Tick, Values
-from experiments.papers.rules import SPLIT_MODELS
+from experiments.papers.rules import PERSONAL, SPLIT_MODELS
 
 DEVIATIONS = 1.5  # z of "a little is enough"
 TIMES = 10.0  # how much longer than honest ones scaled updates and Gaussian noise are
@@ -233,7 +233,7 @@ SEEDS = {"breast-cancer": 8, "heart-disease": 5}
 BORN_FLIPPED = {"miscoded"}  # with labels that the testbed writes the wrong way round
 ERODING, RECOMMENDED = "weight_erosion", "weight_erosion_recommended"
 METHODS: Mapping[str, Values] = {
-    **{name: {"algorithm": name} for name in REGISTRY if name not in SPLIT_MODELS},
+    **{name: {"algorithm": name} for name in REGISTRY if name not in (*SPLIT_MODELS, *PERSONAL)},
     RECOMMENDED: {"algorithm": "weight_erosion", "preset": "recommended"},
 }
 # Cells with a configuration of a second program: in the first, three held out

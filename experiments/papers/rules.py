@@ -67,6 +67,8 @@ EXPLORED: Arms = {
 }
 CONFIRMED: Arms = {**EXPLORED, RECOMMENDED: RECOMMENDED_ARM}
 SPLIT_MODELS = ("fedper", "fedrep", "lg_fedavg", "fedbn")  # of networks: the rest here is linear
+# Newer than the cells; `which-personal` compares them.
+PERSONAL = ("pfedme", "per_fedavg", "fedala", "fedamp", "ifca", "waffle")
 NEW_SETTINGS: Sequence[Setting] = (
     ("diabetes-130", "medicaid"),
     ("diabetes-130", "hmo"),

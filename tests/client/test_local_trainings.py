@@ -12,9 +12,9 @@ import torch
 from erosion.simulation.simulator import simulate, timeless
 from erosion_client.training.hospital import Hospital
 from erosion_client.training.limits import check_limits
-from erosion_common.algorithms import REGISTRY, apfl
+from erosion_common.algorithms import REGISTRY
 from erosion_common.errors import Refusal
-from erosion_common.learning import local_sgd
+from erosion_common.learning import local_sgd, local_work
 from erosion_common.learning.local_work import PatientCounts
 from erosion_common.learning.training import Training
 from erosion_common.study.study import Study
@@ -107,7 +107,7 @@ def trainings(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, list[int]]]:
         seen.append((num_samples, [len(batch) for batch in batches]))
         return iter(batches)
 
-    for module in (local_sgd, apfl):
+    for module in (local_sgd, local_work):
         monkeypatch.setattr(module, "mini_batches", watched)
     return seen
 

@@ -128,11 +128,16 @@ def test_every_broadcast_tensor_has_the_models_length() -> None:
     for name, arm in REGISTRY.items():
         algorithm = arm(algorithm=name).build(CONTEXT)
         state = after_rounds(algorithm, 1, *PEERS)
-        for tensors in (algorithm.broadcast(state), algorithm.broadcast_to_user(state)):
+        to_peer = algorithm.broadcast_to_peer or (lambda _state, _peer: {})
+        for tensors in (
+            algorithm.broadcast(state),
+            algorithm.broadcast_to_user(state),
+            to_peer(state, PEERS[0]),
+        ):
             for tensor in tensors.values():
                 assert tensor.shape[-1] == STATE_DIM
                 senders.add(name)
-    assert {"scaffold", "fedfomo", "ensemble"} <= senders
+    assert {"scaffold", "fedfomo", "ensemble", "fedamp", "ifca", "waffle"} <= senders
 
 
 @pytest.mark.parametrize(

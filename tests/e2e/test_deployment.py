@@ -135,6 +135,36 @@ def test_a_compressed_deployment_equals_its_simulation(tmp_path: Path) -> None:
                 assert hospital["bytes_received"] < 4 * numbers  # a quarter, and the header
 
 
+SITE_STATISTICS = {"name": "mlp", "hidden": [4], "normalisation": "site"}
+KEPT = {"own_parameters": ["normalisation"]}
+PERSONAL: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "statistics": (
+        SITE_STATISTICS,
+        {
+            "fedbn": {},
+            "fedrep": {"own_parameters": ["output_layer", "normalisation"]},
+            "lg_fedavg": {},
+            "fedala": KEPT,
+            "fedamp": KEPT,
+            "ifca": KEPT,
+        },
+    ),
+    "smallest": (
+        {"name": "logistic"},
+        {"fedamp": {}, "ifca": {}, "per_fedavg": {}, "pfedme": {}, "waffle": {}},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", PERSONAL)
+def test_personal_methods_equal_their_simulations(tmp_path: Path, case: str) -> None:
+    model, arms = PERSONAL[case]
+    study = small_study(model=model, arms=arms, rounds=3)
+    with deployed(study, tmp_path) as (federation, result):
+        assert set(result.arms) == set(arms)
+        federation.compare_with_simulation()
+
+
 def test_a_site_that_lost_the_study_is_sent_it_again_within_the_round(tmp_path: Path) -> None:
     study = small_study(arms={"weight_erosion": {}, "fedlin": {}}, rounds=2)
     forgetful = dict.fromkeys(("alice", "bob"), programs.forgets_its_studies)  # the user, too

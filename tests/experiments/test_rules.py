@@ -33,7 +33,15 @@ def ascending(arms: Sequence[str], step: float) -> dict[str, Any]:
 def test_no_rule_that_averages_is_left_out(arms: Mapping[str, Mapping[str, Any]]) -> None:
     compared = {settings.get("algorithm", name) for name, settings in arms.items()}
     # One round, one hospital's model, no local training, or no layers to share and keep.
-    apart = {"krum", "gems", "network_gems", "newton", "personal_gems", *rules.SPLIT_MODELS}
+    apart = {
+        "krum",
+        "gems",
+        "network_gems",
+        "newton",
+        "personal_gems",
+        *rules.SPLIT_MODELS,
+        *rules.PERSONAL,
+    }
     assert set(REGISTRY) - apart == compared
 
 

@@ -161,6 +161,15 @@ class MemoryCohort(BlockwiseCohort):
         return vectors.blocks_of([self.updates[row].delta for row in rows])
 
 
+def squared_distances(cohort: Cohort) -> Tensor:
+    """Return |d_i - d_j|^2 of all its updates, own first: (n+1, n+1) float64."""
+    gram = cohort.gram()
+    squares = gram.diagonal()
+    # A product of matrices is symmetric up to rounding only, and equal scores are to be equal.
+    found = (squares[:, None] + squares - (gram + gram.T)).clamp(min=0.0)
+    return found.fill_diagonal_(0.0)
+
+
 LARGE = 2**14  # numbers; a smaller attachment is kept in memory
 
 

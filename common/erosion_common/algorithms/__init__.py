@@ -15,6 +15,8 @@ from erosion_common.algorithms.centered_clipping import CenteredClipping
 from erosion_common.algorithms.ditto import Ditto
 from erosion_common.algorithms.ensemble import Ensemble
 from erosion_common.algorithms.evidence_erosion import EvidenceErosion
+from erosion_common.algorithms.fedala import FedAla
+from erosion_common.algorithms.fedamp import FedAmp
 from erosion_common.algorithms.fedavg import FedAvg, FedProx, FineTuning, PersonalIntercept
 from erosion_common.algorithms.fedfomo import FedFomo
 from erosion_common.algorithms.fedlin import FedLin
@@ -22,14 +24,18 @@ from erosion_common.algorithms.gems.network import NetworkGems
 from erosion_common.algorithms.gems.personal import PersonalGems
 from erosion_common.algorithms.gems.rounds import Gems
 from erosion_common.algorithms.geometric_median import GeometricMedian
+from erosion_common.algorithms.ifca import Ifca
 from erosion_common.algorithms.krum import Krum, MultiKrum
 from erosion_common.algorithms.local import Local
 from erosion_common.algorithms.model_averaging import ModelAveraging
 from erosion_common.algorithms.newton import Newton
+from erosion_common.algorithms.per_fedavg import PerFedAvg
 from erosion_common.algorithms.personal_layers import FedBn, FedPer, FedRep, LgFedAvg
+from erosion_common.algorithms.pfedme import PFedMe
 from erosion_common.algorithms.scaffold import Scaffold
 from erosion_common.algorithms.server_optimizer import AggregatingArm
 from erosion_common.algorithms.trimmed_mean import CoordinateMedian, TrimmedMean
+from erosion_common.algorithms.waffle import Waffle
 from erosion_common.algorithms.weight_erosion import WeightErosion
 from erosion_common.algorithms.weighted_gradient import WeightedGradient
 from erosion_common.settings.names import Sha256
@@ -56,6 +62,12 @@ _OURS: tuple[type[ArmBase], ...] = (
     FedBn,
     Ditto,
     Apfl,
+    PFedMe,
+    PerFedAvg,
+    FedAla,
+    FedAmp,
+    Ifca,
+    Waffle,
     ModelAveraging,
     FedFomo,
     FedProx,

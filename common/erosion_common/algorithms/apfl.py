@@ -7,7 +7,6 @@ from pydantic import Field
 from torch import Tensor
 
 from erosion_common.algorithms.fedavg import Averaging
-from erosion_common.learning.local_sgd import gradient, mini_batches
 from erosion_common.learning.local_work import LocalOutcome, LocalWork
 from erosion_common.learning.training import Training
 
@@ -41,28 +40,13 @@ class Apfl(Averaging):
         if not work.is_user:  # nobody predicts with a peer's mixture
             return super().train(work)
         w, (v, a) = work.received, self._state(work)
-        rate, decay = work.training.learning_rate, work.training.weight_decay
-        samples_seen = 0
-        loss = work.task.training_loss(work.targets)
-        randomness = work.randomness()
-        seed = randomness.initial_seed()
-        augment = work.augment(seed)
-        batches = mini_batches(
-            len(work.targets), work.training, randomness, work.round, work.smallest_batch
-        )
-        for step, batch in enumerate(batches):
-            inputs, targets = work.inputs[batch], work.targets[batch]
-            if augment is not None:
-                inputs = augment(inputs)
-            mixture = a * v + (1 - a) * w
-            of_common, of_mixture = (
-                gradient(work.model, at, inputs, targets, loss, seed + step) + decay * at
-                for at in (w, mixture)
-            )
+        rate, samples_seen = work.training.learning_rate, 0
+        for gradient, taken in work.gradients():
+            of_common, of_mixture = (gradient(at) for at in (w, a * v + (1 - a) * w))
             slope = float(torch.dot(of_mixture, v - w))  # of the loss in a
             v, w = v - rate * a * of_mixture, w - rate * of_common
             a = min(max(a - rate * slope, 0.0), 1.0) if self.adaptive else a
-            samples_seen += len(batch)
+            samples_seen += taken
         keep = {_LOCAL: v, _MIXING: torch.tensor([a])}
         return LocalOutcome(w - work.received, samples_seen, keep=keep)
 

@@ -23,14 +23,12 @@ from erosion_common.algorithms.base import (
     TensorSpec,
 )
 from erosion_common.algorithms.fedavg import Averaging
-from erosion_common.learning.local_sgd import gradient
 from erosion_common.learning.local_work import LocalAnswer, LocalOutcome, LocalWork
 from erosion_common.learning.training import Training
 from erosion_common.settings.base import Settings
 
 _GRADIENT = "gradient"  # grad f_i(x), at the hospital and on its way to the coordinator
 _MEAN_GRADIENT = "mean_gradient"  # g, on its way to the hospitals
-_PATIENTS_AT_ONCE = 1024
 
 
 class _Counted(Settings):
@@ -110,12 +108,6 @@ def _capped(counts: Mapping[HospitalName, int], user: HospitalName) -> list[int]
 
 
 def _gradient(work: LocalWork) -> Tensor:
-    total = torch.zeros_like(work.received, dtype=torch.float64)
-    loss = work.task.training_loss(work.targets)
-    for patients in torch.split(torch.arange(len(work.targets)), _PATIENTS_AT_ONCE):
-        inputs, targets = work.inputs[patients], work.targets[patients]
-        part = gradient(work.model, work.received, inputs, targets, loss)
-        total += part.double() * (len(patients) / len(work.targets))
-    if work.own is not None:  # what is not shared has no common direction
-        total = total.masked_fill(work.own, 0.0)
-    return total.float()
+    found = work.gradient(work.received)
+    # What is not shared has no common direction.
+    return found if work.own is None else found.masked_fill(work.own, 0.0)

@@ -7,7 +7,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from erosion_common.aggregation.cohort import Cohort
+from erosion_common.aggregation.cohort import Cohort, squared_distances
 from erosion_common.algorithms.base import (
     Algorithm,
     BuildContext,
@@ -121,13 +121,9 @@ class MultiKrum(_ScoringArm):
 
 def krum_scores(cohort: Cohort, num_byzantine: int) -> Tensor:
     """Return sum of squared distances to the n - f - 2 nearest others, own first: (n,) float64."""
-    gram = cohort.gram()
-    squares = gram.diagonal()
-    # A product of matrices is symmetric up to rounding only, and equal scores are to be equal.
-    squared_distances = (squares[:, None] + squares - (gram + gram.T)).clamp(min=0.0)
-    squared_distances.fill_diagonal_(torch.inf)  # a hospital is not its own neighbour
-    num_neighbours = len(gram) - num_byzantine - 2
-    return squared_distances.sort(dim=1).values[:, :num_neighbours].sum(dim=1)
+    apart = squared_distances(cohort).fill_diagonal_(torch.inf)  # none is its own neighbour
+    num_neighbours = len(apart) - num_byzantine - 2
+    return apart.sort(dim=1).values[:, :num_neighbours].sum(dim=1)
 
 
 def needed(num_byzantine: int | Literal["auto"]) -> int:

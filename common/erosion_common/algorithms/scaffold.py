@@ -14,8 +14,8 @@ from erosion_common.algorithms.fedavg import Averaging
 from erosion_common.learning.local_work import LocalOutcome, LocalWork, Tensors
 from erosion_common.learning.training import Training
 
-_CONTROL = "control"  # c_i, at the hospital and on its way to the coordinator
-_MEAN_CONTROL = "mean_control"  # c, on its way to the hospitals
+CONTROL = "control"  # c_i, at the hospital and on its way to the coordinator
+MEAN_CONTROL = "mean_control"  # c, on its way to the hospitals
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Scaffold(Averaging):
 
     sums_only: ClassVar[bool] = False  # a control variate is the update in another form
     private_updates: ClassVar[bool] = False  # and goes into the next one's steps
-    measured_attachments: ClassVar[tuple[str, ...]] = (_CONTROL,)
+    measured_attachments: ClassVar[tuple[str, ...]] = (CONTROL,)
 
     algorithm: Literal["scaffold"] = "scaffold"
     weighting: Literal["samples", "uniform"] = Field(
@@ -55,7 +55,7 @@ class Scaffold(Averaging):
 
         def update(state: ScaffoldState, cohort: Cohort) -> Step[ScaffoldState]:
             step = average.update(average.init(len(cohort.own.delta)), cohort)
-            new = {u.agent: u.attachments[_CONTROL] for u in cohort.updates}
+            new = {u.agent: u.attachments[CONTROL] for u in cohort.updates}
             return Step(step.delta, step.weights, ScaffoldState({**state.controls, **new}))
 
         def broadcast(state: ScaffoldState) -> Tensors:
@@ -63,7 +63,7 @@ class Scaffold(Averaging):
                 return {}
             controls = [state.controls[agent] for agent in sorted(state.controls)]
             # Hospitals not heard of yet count with their first c_i, which is 0.
-            return {_MEAN_CONTROL: torch.stack(controls).sum(dim=0) / context.num_hospitals}
+            return {MEAN_CONTROL: torch.stack(controls).sum(dim=0) / context.num_hospitals}
 
         def forget(state: ScaffoldState, agent: HospitalName) -> ScaffoldState:
             return ScaffoldState({n: c for n, c in state.controls.items() if n != agent})
@@ -73,19 +73,19 @@ class Scaffold(Averaging):
     def train(self, work: LocalWork) -> LocalOutcome:
         """Train with corrected steps, and return the new control variate too."""
         nothing = torch.zeros_like(work.received)
-        own, mean = work.kept.get(_CONTROL, nothing), work.enclosed.get(_MEAN_CONTROL, nothing)
+        own, mean = work.kept.get(CONTROL, nothing), work.enclosed.get(MEAN_CONTROL, nothing)
         result = work.sgd(work.received, lambda _y: mean - own)
         # c_i+ = c_i - c + (x - y) / (K lr), the mean of the round's gradients
         control = own - mean - result.delta / (result.steps * work.training.learning_rate)
         if work.own is not None:  # what is not shared has no common direction
             control = control.masked_fill(work.own, 0.0)
         return LocalOutcome(
-            result.delta, result.samples_seen, {_CONTROL: control}, {_CONTROL: control}
+            result.delta, result.samples_seen, {CONTROL: control}, {CONTROL: control}
         )
 
     def attachment_sizes(self, dim: int) -> Mapping[str, int]:
         """Return the control variate's size."""
-        return {_CONTROL: dim}
+        return {CONTROL: dim}
 
     def problem_with_training(self, training: Training) -> str | None:
         """Refuse other optimisers: the control variate is of plain SGD's steps."""

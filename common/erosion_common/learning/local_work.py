@@ -1,7 +1,8 @@
 """A hospital's part of a round: its inputs and its outcome."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import floor
 from typing import Any
 
@@ -17,6 +18,8 @@ from erosion_common.learning.local_sgd import (
     Pull,
     Samples,
     Trainer,
+    gradient,
+    mini_batches,
     predictions_of,
     round_generator,
     train_locally,
@@ -87,6 +90,7 @@ def _counts(num_patients: Sequence[int], share: float, fewest: int) -> list[int]
 
 Tensors = Mapping[str, Tensor]
 
+_ROWS_AT_ONCE = 1024
 SMALL_HALVINGS = 4  # where a half has fewer patients than a cell
 
 
@@ -202,6 +206,36 @@ class LocalWork:
             result = replace(self, trainer=train_locally).sgd(start[trained])
         delta[trained] = result.delta
         return replace(result, delta=delta)
+
+    def gradients(self, name: str = "") -> Iterator[tuple[Pull, int]]:
+        """Yield for each mini-batch of a round its gradient by parameters (dim,), and its samples.
+
+        With the study's weight decay. By another `name` other mini-batches are drawn.
+        """
+        generator = (replace(self, step=f"{self.step}/{name}") if name else self).randomness()
+        seed = generator.initial_seed()
+        augment = self.augment(seed)
+        batches = mini_batches(
+            len(self.targets), self.training, generator, self.round, self.smallest_batch
+        )
+        for number, batch in enumerate(batches):
+            inputs = self.inputs[batch] if augment is None else augment(self.inputs[batch])
+            yield partial(self._slope, inputs, self.targets[batch], seed + number), len(batch)
+
+    def _slope(self, inputs: Tensor, targets: Tensor, seed: int, at: Tensor) -> Tensor:
+        loss = self.task.training_loss(self.targets)
+        return gradient(self.model, at, inputs, targets, loss, seed) + (
+            self.training.weight_decay * at
+        )
+
+    def gradient(self, at: Tensor) -> Tensor:
+        """Return the training loss's gradient of all patients at parameters (dim,): (dim,)."""
+        total = torch.zeros_like(at, dtype=torch.float64)
+        loss = self.task.training_loss(self.targets)
+        for rows in torch.split(torch.arange(len(self.targets)), _ROWS_AT_ONCE):
+            part = gradient(self.model, at, self.inputs[rows], self.targets[rows], loss)
+            total += part.double() * (len(rows) / len(self.targets))
+        return total.float()
 
     def augment(self, seed: int) -> Augment | None:
         """Return the augmentation of a mini-batch's inputs in training, or None."""

@@ -51,6 +51,15 @@ def named_trained_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Paramet
     return ((name, p) for name, p in model.named_parameters() if p.requires_grad)
 
 
+def places_of(model: nn.Module) -> dict[str, slice]:
+    """Return each trained parameter's place in the flat vector, by its name, in order."""
+    ends: dict[str, slice] = {}
+    end = 0
+    for name, parameter in named_trained_parameters(model):
+        ends[name] = slice(end, end := end + parameter.numel())
+    return ends
+
+
 def flat_parameters(model: nn.Module) -> Tensor:
     """Return a copy of all trained parameters, in `model.parameters()` order: (dim,) float32."""
     return nn.utils.parameters_to_vector(trained_parameters(model)).detach().clone()
