@@ -2,6 +2,8 @@
 
 import gzip
 import sqlite3
+import sys
+from collections import Counter
 from collections.abc import Sequence
 from decimal import Decimal
 from io import BytesIO
@@ -15,6 +17,7 @@ import pyarrow.parquet
 import pytest
 
 from erosion_client.dataset.load import Patients, load_patients
+from erosion_client.dataset.sources import delimited
 from erosion_client.dataset.sources.file_content import CHUNK
 from erosion_client.dataset.sources.table_file import TableFile
 from erosion_client.records.account import dataset_of
@@ -107,6 +110,29 @@ def test_parquet_reads_like_csv(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found.rows, [[30, 0], [61.5, 1], [np.nan, 1], [np.nan, np.nan]])
     assert found.targets.tolist() == [0, 1, 1, 0]
     assert found.notes == ("missing values to be imputed: age 2, sex 1 (as missing)",)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_ten_times_the_rows_take_hardly_more_python(tmp_path: Path, suffix: str) -> None:
+    def calls(num_rows: int) -> int:
+        ages, sexes = np.arange(num_rows) % 80 + 10.5, np.array(["f", "m"])[np.arange(num_rows) % 2]
+        table = pa.table({"age": ages, "sex": sexes, "ill": np.arange(num_rows) // 2 % 2})
+        path = tmp_path / f"{num_rows}{suffix}"
+        if suffix == ".csv":
+            pyarrow.csv.write_csv(table, path, pyarrow.csv.WriteOptions(quoting_style="none"))
+        else:
+            pyarrow.parquet.write_table(table, path)
+        site = make_site(tmp_path, data={"path": path})
+        seen: Counter[str] = Counter()
+        sys.setprofile(lambda frame, event, argument: seen.update([event]))
+        try:
+            assert len(load_patients(site, make_study()).rows) == num_rows
+        finally:
+            sys.setprofile(None)
+        return seen["call"] + seen["c_call"]
+
+    calls(20)  # what is imported once
+    assert calls(20_000) < 2 * calls(2000)
 
 
 @pytest.mark.parametrize("marker", ["", "NA", " na "])
@@ -805,11 +831,16 @@ def test_japanese_text_in_escapes_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
-def test_a_plain_file_is_the_same_table_with_every_value_in_quotes(
-    tmp_path: Path, end: str
+def test_a_file_is_the_same_table_by_columns_and_row_by_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
-    """Without quotes its columns are read at once, and with them row by row."""
-    draws = np.random.default_rng(0)
+    draws, by_columns, found = np.random.default_rng(0), list[bool](), delimited._at_once
+
+    def noted(*given: Any) -> Any:
+        columns = found(*given)
+        by_columns.append(columns is not None)
+        return columns
+
     odd = ["", " ", "a", " a", "a ", "ü", "\u2028", "\x1f", "1", "1.0", "01", "-0", "1e5", "x" * 70]
     header = ["n", "é", ""]
     for case in range(40):
@@ -818,14 +849,18 @@ def test_a_plain_file_is_the_same_table_with_every_value_in_quotes(
             row[:] = [" ", "", ""]  # a row without a value
         above = ["", ""] if case % 3 == 0 else []
         blank = [""] if case % 5 == 0 else []
-        tables = []
-        for mark in ("", '"'):
-            lines = [",".join(f"{mark}{cell}{mark}" for cell in row) for row in [header, *rows]]
-            path = tmp_path / f"{case}{len(mark)}.csv"
-            text = end.join([*above, *lines[:2], *blank, *lines[2:], *([""] if case % 2 else [])])
-            path.write_bytes(text.encode())
-            tables.append(TableFile(path=path).read_rows({"n", "é"}))
-        one, other = tables
+        if case % 2:  # in quotes, with quotes and separators inside, and one over two lines
+            rows += [['say ""1"",2', "x", "y"] for _ in range(20)]
+            rows[-1][2] += end if case % 4 == 1 else ""
+        mark = '"' if case % 2 else ""
+        lines = [",".join(f"{mark}{cell}{mark}" for cell in row) for row in [header, *rows]]
+        path = tmp_path / f"{case}.csv"
+        text = end.join([*above, *lines[:2], *blank, *lines[2:], *([""] if case % 4 < 2 else [])])
+        path.write_bytes(text.encode())
+        monkeypatch.setattr(delimited, "_at_once", noted)
+        one = TableFile(path=path).read_rows({"n", "é"})
+        monkeypatch.setattr(delimited, "_at_once", lambda *given: None)
+        other = TableFile(path=path).read_rows({"n", "é"})
         assert (one.header, one.num_rows, one.notes) == (other.header, other.num_rows, other.notes)
         assert [*map(one.place, range(one.num_rows))] == [*map(other.place, range(one.num_rows))]
         for name in ("positions", "row_hashes"):
@@ -833,3 +868,15 @@ def test_a_plain_file_is_the_same_table_with_every_value_in_quotes(
         for name, column in one.columns.items():
             assert column.texts == other.columns[name].texts
             assert np.array_equal(column.codes, other.columns[name].codes)
+    assert any(by_columns)
+    assert not all(by_columns)
+
+
+def test_a_value_of_two_lines_is_one_wherever_the_file_is_cut_into_blocks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delimited, "CHUNK", 96)
+    path = tmp_path / "a.csv"
+    for above in range(40):
+        path.write_text("n,m\n" + "1,2\n" * above + '3,"x\n4,5"\n' + "1,2\n" * 20)
+        assert TableFile(path=path).read_rows({"n", "m"}).num_rows == above + 21

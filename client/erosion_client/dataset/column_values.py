@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pydantic import Field
 
@@ -31,8 +33,8 @@ _COMMA = re.compile(r"[+-]?\d+,\d+(?:[eE][+-]?\d+)?")
 _BY_POINT = re.compile(r"[+-]?[1-9]\d{0,2}(?:\.\d{3})+")
 BOTH_MARKS = re.compile(r"[+-]?\d{1,3}(?:\.\d{3})+,\d+")  # 1.234,5
 _HUNDREDS = re.compile(r"[+-]?[1-9]\d{2}")
-_WITH_POINT = re.compile(r"-?[0-9]+(?:\.[0-9]+)?")
-_WHOLE = re.compile(r"-?[0-9]+")
+_WHOLE = "^-?[0-9]{1,40}$"
+WITH_POINT = r"^-?[0-9]{1,40}(\.[0-9]{1,40})?$"
 _GROUPED = re.compile(r"[+-]?[1-9]\d{0,2}(?:,\d{3})+")  # 1,234 may be a thousand or 1.234
 
 
@@ -228,12 +230,26 @@ def plain_numbers(
     unit: UnitChange | None = None,
 ) -> NDArray[np.float64]:
     """Return what `feature_parser` makes of plain numbers, in one go; NaN for all other texts."""
-    plain = _WITH_POINT if marks.decimal == "." and marks.thousands != "." else _WHOLE
-    values = np.array([float(text) if plain.fullmatch(text) else np.nan for text in texts])
+    plain = WITH_POINT if marks.decimal == "." and marks.thousands != "." else _WHOLE
+    values = numbers_in(texts, plain)
     if unit is not None:
         values = values * unit.factor + unit.offset
     low, high = feature.range or (-np.inf, np.inf)
     values[~((np.abs(values) <= LARGEST_NUMBER) & (low <= values) & (values <= high))] = np.nan
+    return values
+
+
+def numbers_in(texts: Sequence[str], plain: str = WITH_POINT) -> NDArray[np.float64]:
+    """Return the numbers of texts (n,) that fit a pattern of ASCII digits, in one go; else NaN."""
+    # Not `pa.array` or `pa.scalar`: they import pandas where it is installed. A lone half of a
+    # character becomes "?".
+    encoded = [text.encode(errors="replace") for text in texts]
+    ends, joined = np.cumsum([0, *map(len, encoded)]), b"".join(encoded)
+    buffers = pa.py_buffer(ends), pa.py_buffer(joined)
+    found = pa.LargeStringArray.from_buffers(len(texts), *buffers)
+    places = pc.indices_nonzero(pc.match_substring_regex(found, plain))
+    values = np.full(len(texts), np.nan)
+    values[np.from_dlpack(places)] = np.from_dlpack(found.take(places).cast(pa.float64()))
     return values
 
 

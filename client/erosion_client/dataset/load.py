@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -103,7 +103,6 @@ def _load_table(source: TableSource, task: TabularTask, split_column: str | None
     if missing and (asked := candidates(table, missing)):
         table = source.read([*wanted, *asked])  # so that their values can be inspected
     checked = check_table(table, task, source, split_column=split_column)
-    places = [table.place(row) for row in checked.places.tolist()]
     labels, label_word = _labels_of_table(source, table, checked.places)
     read = Patients(
         checked.rows,
@@ -117,7 +116,7 @@ def _load_table(source: TableSource, task: TabularTask, split_column: str | None
         label_word,
         table.num_rows,
     )
-    return _grouped(source, read, places, "rows")
+    return _grouped(source, read, lambda row: table.place(int(checked.places[row])), "rows")
 
 
 def _labels_of_table(
@@ -152,7 +151,7 @@ def _load_images(source: ImageSource, task: ImageTask, records: Path | None) -> 
         len(found.images) + len(found.left_out),
         len(found.left_out),
     )
-    return _grouped(source, read, found.places, "images")
+    return _grouped(source, read, found.places.__getitem__, "images")
 
 
 def _listed(problems: Sequence[str], records: Path | None) -> str:
@@ -166,24 +165,26 @@ def _listed(problems: Sequence[str], records: Path | None) -> str:
     return f"\n  all {len(problems)} are listed in {records / LIST}"
 
 
-def _grouped(source: DataSource, read: Patients, places: Sequence[str], what: str) -> Patients:
-    """Return the rows with ties to one patient; `places` and `what`: people's names for them."""
+def _grouped(
+    source: DataSource, read: Patients, place: Callable[[int], str], what: str
+) -> Patients:
+    """Return the rows with ties to one patient; `place` and `what`: people's names for them."""
     found = same_patient(read.rows, read.targets, read.keys)
     notes = list(read.notes)
-    kept = np.arange(len(read.rows))
+    kept: slice | NDArray[np.int64] = slice(None)
     if len(found.exact):
         action = "kept on one side of the split" if read.is_test is None else "kept"
         if source.duplicates == "drop":
             action = "dropped"
-            kept = np.setdiff1d(kept, found.exact)
+            kept = np.setdiff1d(np.arange(len(read.rows)), found.exact)
         notes.append(
             f"{_number(found.exact, what)} the same as another one, {action}:"
-            f" {some(places[row] for row in found.exact.tolist())}"
+            f" {some(map(place, found.exact.tolist()))}"
         )
     if len(found.near):
         notes.append(
             f"{_number(found.near, what)} nearly the same as another one:"
-            f" {some(places[row] for row in found.near.tolist())}; if they are of one patient, let"
+            f" {some(map(place, found.near.tolist()))}; if they are of one patient, let"
             " a patient key say so"
         )
     return replace(

@@ -8,13 +8,17 @@ were independent, and judging by rows that differ in one of them alone, as patie
 Rows that differ in one column, and images that differ little, are only reported.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 from scipy.spatial import cKDTree
+
+from erosion_client.dataset.text_table import hash_of_text, mixed
 
 MOST_BY_CHANCE = 0.05  # other rows expected to equal a row
 COARSE = 12  # values of a column that is not evidence
@@ -57,7 +61,7 @@ def same_patient(
         records = _first_of(flat.view(np.dtype((np.void, flat.shape[1])))[:, 0])
         near = _alike_images(images, flat)
     else:
-        records, near = _records(np.column_stack([rows, told.astype(np.float64)]))
+        records, near = _records([*rows.T, *told.T.astype(np.float64)])
     # One picture under two targets is not a repetition: dropping either would choose its target.
     repeated = (told == told[records]).all(axis=1)
     is_later = records != np.arange(len(rows))
@@ -69,13 +73,12 @@ def same_patient(
     )
 
 
-def _records(columns: NDArray[np.float64]) -> tuple[NDArray[np.int64], _Rows]:
+def _records(columns: Sequence[NDArray[np.float64]]) -> tuple[NDArray[np.int64], _Rows]:
     """Return the first row equal to each one (n,), and rows that differ in one column alone."""
-    table = _Table(columns)
-    every = np.arange(len(columns))
-    records = np.where(table.repeated(), _first_of(table.hashes), every)
-    near = np.zeros(len(columns), dtype=bool)
-    for column in range(columns.shape[1]) if columns.size <= MOST_CELLS else ():
+    table, num_rows = _Table(columns), len(columns[0])
+    records = np.where(table.repeated(), _first_of(table.hashes), np.arange(num_rows))
+    near = np.zeros(num_rows, dtype=bool)
+    for column in range(len(columns)) if len(columns) * num_rows <= MOST_CELLS else ():
         near |= table.repeated(but_in=column)
     return records, near if near.mean() <= MOST_NEAR else np.zeros_like(near)
 
@@ -83,19 +86,26 @@ def _records(columns: NDArray[np.float64]) -> tuple[NDArray[np.int64], _Rows]:
 class _Table:
     """A table with a hash per row, the sum of the hashes of its values."""
 
-    def __init__(self, columns: NDArray[np.float64]) -> None:
-        """`columns`: (n, columns), NaN where a value is missing."""
-        self._missing = np.isnan(columns)
-        # each column's values (n,), from 0
-        codes = [np.unique(c, return_inverse=True, equal_nan=True)[1] for c in columns.T]
-        self._codes = codes
-        self._sizes = [int(of_column.max(initial=-1)) + 1 for of_column in codes]
-        finest = sorted(range(len(codes)), key=lambda c: -self._sizes[c])
-        self._evidence = [c for c in finest if self._sizes[c] > COARSE]
-        self.hashes: _Hashes = np.zeros(len(codes[0]), dtype=np.uint64)
-        for column in range(len(codes)):
-            self.hashes = self.hashes + self._cells(column)  # wraps around, as hashes may
+    def __init__(self, columns: Sequence[NDArray[np.float64]]) -> None:
+        """`columns`: (n,) each, NaN where a value is missing."""
+        self._columns = columns
+        self._known: dict[int, NDArray[np.int64]] = {}  # codes
+        self.hashes: _Hashes = np.zeros(len(columns[0]), dtype=np.uint64)
+        for column in range(len(columns)):
+            self.hashes += self._cells(column)  # wraps around, as hashes may
         self._times = _times(self.hashes)
+
+    @cached_property
+    def _evidence(self) -> list[int]:
+        """The columns that are evidence, those with the most values first."""
+        sizes = {column: len(np.unique(values)) for column, values in enumerate(self._columns)}
+        return sorted((c for c in sizes if sizes[c] > COARSE), key=lambda c: -sizes[c])
+
+    def _codes(self, column: int) -> NDArray[np.int64]:
+        """Return a column's values by number: (n,), from 0."""
+        if column not in self._known:
+            self._known[column] = np.unique(self._columns[column], return_inverse=True)[1]
+        return self._known[column]
 
     def repeated(self, *, but_in: int | None = None) -> _Rows:
         """Return rows that equal another one, or in all columns but one, where that is unlikely."""
@@ -107,8 +117,9 @@ class _Table:
         once = np.unique(hashes, return_index=True)[1]
         expected = np.full(len(hashes), float(len(once)))
         for column in [c for c in self._evidence if c != but_in][:MOST_EVIDENCE]:
-            chance = _chance(self._codes[column], once)
-            chance[self._missing[:, column]] = 1.0  # columns of one panel are missing together
+            chance = _chance(self._codes(column), once)
+            # Columns of one panel are missing together.
+            chance[np.isnan(self._columns[column])] = 1.0
             expected *= chance
             others = _times(hashes - self._cells(column)) - times  # that differ in it alone
             # One of them may be the same record with a correction.
@@ -116,9 +127,9 @@ class _Table:
         return found & (expected < MOST_BY_CHANCE)
 
     def _cells(self, column: int) -> _Hashes:
-        draw = np.random.default_rng(column)
-        of_values = draw.integers(0, 2**64, self._sizes[column], dtype=np.uint64)
-        return of_values[self._codes[column]]
+        values = self._columns[column] + 0.0  # of -0.0, too
+        values[np.isnan(values)] = np.nan  # of one kind
+        return mixed(values.view(np.uint64) ^ np.uint64(hash_of_text(str(column))))
 
 
 def _times(hashes: _Hashes) -> NDArray[np.int64]:

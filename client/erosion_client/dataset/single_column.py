@@ -7,7 +7,7 @@ Numbers are also used directly, increasing and decreasing.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from statistics import quantiles
@@ -110,15 +110,17 @@ _Counted = Mapping[str, tuple[float, int]]  # text -> value, rows
 
 def _codes(values: _Counted) -> list[str]:
     """Return codes beyond all other values by more than their whole range."""
-    codes = {text: value for text, (value, _) in values.items() if is_code(value)}
-    if sum(value < 0 for value, _ in values.values()) > MOST_NEGATIVE_CODES // 2:
-        codes = {text: value for text, value in codes.items() if abs(value) > -_LEAST_NEGATIVE_CODE}
-    others = [value for text, (value, _) in values.items() if text not in codes]
-    if not codes or not others:
+    x = sorted(value for value, _ in values.values())
+    are_measured = sum(value < 0 for value in x) > MOST_NEGATIVE_CODES // 2
+
+    def no_code(value: float) -> bool:
+        return not is_code(value) or (are_measured and abs(value) <= -_LEAST_NEGATIVE_CODE)
+
+    low, high = next(filter(no_code, x), None), next(filter(no_code, reversed(x)), None)
+    if low is None or high is None:
         return []
-    low, high = min(others), max(others)
-    width = high - low
-    return [text for text, value in codes.items() if not low - width <= value <= high + width]
+    least, most = low - (high - low), high + (high - low)
+    return [text for text, (value, _) in values.items() if not least <= value <= most]
 
 
 def _negative(values: _Counted) -> list[str]:
@@ -140,11 +142,14 @@ def _far(values: _Counted) -> list[str]:
         code: (-_first_far(-x[::-1], rows[::-1], code=code), _first_far(x, rows, code=code))
         for code in (False, True)
     }
+    low, high = max(low for low, _ in ends.values()), min(high for _, high in ends.values())
     # A 0 is far from all others where no dose was given, and is asked about separately.
     return [
         text
         for text, (value, _) in values.items()
-        if value and not ends[is_code(value)][0] < value < ends[is_code(value)][1]
+        if value
+        and not low < value < high
+        and not ends[is_code(value)][0] < value < ends[is_code(value)][1]
     ]
 
 
@@ -154,17 +159,28 @@ def _sorted(values: _Counted) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     return x, np.bincount(position, [n for _, n in pairs], len(x)).astype(np.int64)
 
 
+def quantiles_of(
+    x: NDArray[np.float64], rows: NDArray[np.int64], shares: Sequence[float]
+) -> Floats:
+    """Return `np.quantile` of sorted values x (n,), each of which so many rows (n,) have."""
+    up_to = np.cumsum(rows)
+    places = np.asarray(shares) * (up_to[-1] - 1)
+    low, high = x[np.searchsorted(up_to, [np.floor(places), np.ceil(places)], side="right")]
+    between: Floats = low + (high - low) * (places % 1)
+    return between
+
+
 def _first_far(x: NDArray[np.float64], rows: NDArray[np.int64], *, code: bool) -> float:
     """Return the index from which sorted values (n,) lie far above those below."""
     share_from = np.cumsum(rows[::-1])[::-1] / rows.sum()
     end = max(FEWEST_DISTINCT, int((share_from > MOST_FAR).sum()))
-    each = np.repeat(x[:end], rows[:end])
-    tenth, quarter, middle, third, last_tenth = np.percentile(each, (10, 25, 50, 75, 90))
+    shares = (0.1, 0.25, 0.5, 0.75, 0.9)
+    tenth, quarter, middle, third, last_tenth = quantiles_of(x[:end], rows[:end], shares)
     value, last = x[end:], x[end - 1 : -1]
     is_far = value > third + FENCES * (third - quarter)
     # In long tails and few rows, the last value may be far from the one before it by chance.
-    tails = np.percentile(np.repeat(x, rows), (5, 95))
-    is_sure = len(each) >= MANY_ROWS and np.ptp(tails) < LONG_TAILS * (third - quarter)
+    tails = quantiles_of(x, rows, (0.05, 0.95))
+    is_sure = rows[:end].sum() >= MANY_ROWS and np.ptp(tails) < LONG_TAILS * (third - quarter)
     is_far &= value - last > (1 if is_sure else 2) * (last - middle)
     if last_tenth - middle > (SKEWED if code else LONGER) * (middle - tenth):
         # In a tail of that length, the next value lies a part of the logarithm further.
@@ -178,8 +194,8 @@ def _first_far(x: NDArray[np.float64], rows: NDArray[np.int64], *, code: bool) -
 def _zero_standing_apart(values: Mapping[str, float]) -> tuple[str, ...]:
     """Return texts of 0 in a number column (text -> value) where other values lie far above it."""
     zeros = tuple(text for text, value in values.items() if value == 0)
-    others = {value for value in values.values() if value != 0}
-    if not zeros or len(others) < FEWEST_MEASURED:
+    others = {*values.values()} - {0.0} if zeros else ()
+    if len(others) < FEWEST_MEASURED:
         return ()
     first, middle, third = quantiles(others)
     deviation = (third - first) / QUARTILES_APART

@@ -46,6 +46,7 @@ from erosion_common.tasks.features import CategoryMissing, NumberMissing
 from erosion_common.tasks.inputs import TabularTask
 from erosion_common.tasks.task import Targets
 
+ROWS_AT_ONCE = 4096
 MAX_PROBLEMS = 30  # a message longer than a screen is not read
 SHOWN_VALUES = 3  # examples of each problem
 SHOWN_CODES = 8  # values listed of a column that lie far from all others
@@ -138,13 +139,24 @@ def check_table(
     if with_target:
         targets = checked_targets(task, np.stack(target_columns, axis=1)[kept])
     return CheckedTable(
-        rows=np.stack([values[kept] for values in columns], axis=1),
+        rows=_side_by_side(columns, kept),
         targets=targets,
         places=kept,
         patients=None if patients is None else patients[kept],
         notes=tuple(check.notes),
         is_test=None if is_test is None else is_test[kept],
     )
+
+
+def _side_by_side(
+    columns: Sequence[NDArray[np.float64]], kept: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Return the kept rows (n,) of columns as rows (n, columns), so many at once as a cache has."""
+    rows = np.empty((len(kept), len(columns)))
+    for start in range(0, len(kept), ROWS_AT_ONCE):
+        part = kept[start : start + ROWS_AT_ONCE]
+        np.stack([values[part] for values in columns], axis=1, out=rows[start : start + len(part)])
+    return rows
 
 
 def missing_columns(table: TextTable, names: Sequence[str], source: TableSource) -> list[str]:
@@ -233,7 +245,7 @@ class _TableCheck:
         """Note where the rows that are not dropped (n,) lack nearly all features, each (n,)."""
         if not recorded:
             return
-        is_missing = np.isnan(np.stack([*recorded.values()], axis=1))
+        is_missing = np.stack([np.isnan(values) for values in recorded.values()], axis=1)
         if bare := stand_apart(is_missing[~dropped]):
             self.problems.append(
                 f"{bare} of the {(~dropped).sum()} rows that are used lack nearly every feature"
@@ -284,12 +296,13 @@ class _TableCheck:
                 ' group thousands; write thousands = "." under [data], or decimal = "." if it does'
                 " not"
             )
-        self._typical(name, values[column.codes])
+        of_rows = values[column.codes]
+        self._typical(name, of_rows)
         self._unit(name)
         self._limits(name, column)
         rows = np.bincount(column.codes, minlength=len(texts))
         asked = ~np.isnan(values)
-        mixed = mixed_units(name, values[column.codes][~np.isnan(values[column.codes])])
+        mixed = mixed_units(name, of_rows[~np.isnan(of_rows)])
         if mixed is not None:
             self.notes.append(f"column {name}: {mixed}; if they are, export the column in one unit")
             if mixed.is_named:

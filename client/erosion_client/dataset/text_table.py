@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import date, time
 from decimal import Decimal
 from functools import cache
+from itertools import filterfalse
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -17,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from erosion_client.dataset.column_values import numbers_in
 from erosion_common.errors import DataError
 from erosion_common.settings.names import canonical
 
@@ -38,7 +40,7 @@ class TextColumn:
         """The other `texts`, written by a person."""
         if not self.typed:
             return self.texts
-        return tuple(text for text in self.texts if text not in self.typed)
+        return tuple(filterfalse(self.typed.__contains__, self.texts))
 
     def take(self, rows: NDArray[np.int64]) -> "TextColumn":
         """Return the column for some rows, in that order."""
@@ -122,13 +124,15 @@ def text_column(name: str, column: "pa.ChunkedArray") -> TextColumn:
     try:
         if pa.types.is_duration(column.type):
             raise pa.ArrowNotImplementedError
-        column = column.cast(pa.large_string())
+        if pa.types.is_dictionary(column.type):
+            column = column.cast(kind)
+        # Its distinct values become text, not those of every row.
+        encoded = column.combine_chunks().dictionary_encode(null_encoding="encode")
+        raw = [text or "" for text in encoded.dictionary.cast(pa.large_string()).to_pylist()]
     except pa.ArrowNotImplementedError:
         raise pa.ArrowException(f"column {name!r} is of type {column.type}") from None
     # `fill_null` and `to_numpy` import pandas if it is installed: half a second.
-    encoded = column.combine_chunks().dictionary_encode(null_encoding="encode")
-    raw = [text or "" for text in encoded.dictionary.to_pylist()]
-    stripped, codes = [text.strip() for text in raw], np.from_dlpack(encoded.indices)
+    stripped, codes = [*map(str.strip, raw)], np.from_dlpack(encoded.indices)
     texts = raw if stripped == raw and raw.count("") < 2 else list(dict.fromkeys(stripped))
     if texts is not raw:
         position = {text: index for index, text in enumerate(texts)}
@@ -224,11 +228,14 @@ def _summed(hashes: Iterable[tuple[RowHashes, NDArray[np.int64]]], num_rows: int
 
 def _hashes_of_texts(texts: Sequence[str], name: str) -> RowHashes:
     """Return one hash for each text of a column, most of them at once: (texts,)."""
+    are_short = max(map(len, texts), default=0) <= SHORT and "".join(texts).isascii()
     with np.errstate(over="ignore"):
-        short = [text if len(text) <= SHORT and text.isascii() else "" for text in texts]
+        short = texts
+        if not are_short:
+            short = [text if len(text) <= SHORT and text.isascii() else "" for text in texts]
         first, second = np.array(short, dtype=f"S{SHORT}").view("<u8").reshape(-1, 2).T
         hashes = mixed(mixed(first ^ np.uint64(hash_of_text(name))) + second)
-    for index, text in enumerate(texts):
+    for index, text in enumerate(() if are_short else texts):
         if text and not short[index]:
             hashes[index] = hash_of_text(f"{name}\0{shortened(text)}")
     return hashes
@@ -286,7 +293,6 @@ LONGEST = 60  # characters of a label
 BARE = 0.6  # of a row's cells have a value, at most
 MOSTLY_NUMBERS = 0.9
 FEWEST_MEANS = 2  # columns with a last number that is the mean of those above
-_NUMBER = re.compile(r"[+-]?\d+([.,]\d+)?")
 _COUNT = re.compile(r"\(?n\s*[=:]\s*\d+\)?", re.I)
 
 
@@ -401,12 +407,11 @@ def _computed(columns: Mapping[str, TextColumn]) -> str:
     """Return which function of the numbers above the last row holds; "" where none does."""
     sums = means = num = 0
     for column in columns.values():
-        texts = [text.replace(",", ".") for text in column.texts]
-        values = np.array([float(t) if _NUMBER.fullmatch(t) else np.nan for t in texts])
-        rows = values[column.codes]
-        has_text = np.array([text != "" for text in texts])[column.codes]
+        texts = [text.replace(",", ".").removeprefix("+") for text in column.texts]
+        rows = numbers_in(texts)[column.codes]
+        num_texts = (column.codes[:-1] != (texts.index("") if "" in texts else -1)).sum()
         above, last = rows[:-1][~np.isnan(rows[:-1])], rows[-1]
-        if np.isnan(last) or len(above) < max(FEWEST_ABOVE, MOSTLY_NUMBERS * has_text[:-1].sum()):
+        if np.isnan(last) or len(above) < max(FEWEST_ABOVE, MOSTLY_NUMBERS * num_texts):
             continue
         num += 1
         decimals = len(texts[column.codes[-1]].partition(".")[2])

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from erosion_client import scaffold
 from erosion_client.dataset.column_values import UnitChange
+from erosion_client.dataset.single_column import quantiles_of
 
 
 def words_in(file: str) -> dict[str, Any]:
@@ -147,12 +148,12 @@ def change_of_header(column: str, local: str, unit: str) -> UnitChange | None:
 
 def mixed_units(name: str, values: NDArray[np.float64]) -> MixedUnits | None:
     """Return the two units that a column of rows (n,) seems to be in; None where it is in one."""
-    rows = np.sort(values)
-    if len(rows) < FEWEST_MIXED or rows[0] == rows[-1]:
+    x, rows = np.unique(values, return_counts=True)
+    if len(values) < FEWEST_MIXED or len(x) < 2:
         return None
     named = [quantity for quantity in QUANTITIES if mentions(name, quantity.words)]
-    logarithms = np.log(rows) if rows[0] > 0 else None
-    split = cache(lambda of_logarithms, least: _split(logarithms if of_logarithms else rows, least))
+    logarithms = np.log(x) if x[0] > 0 else None
+    split = cache(lambda is_ratio, least: _split(logarithms if is_ratio else x, rows, least))
     found: list[MixedUnits] = []
     for quantity in named or QUANTITIES:
         least = LEAST_MIXED_TIME if "days" in quantity.units else LEAST_MIXED
@@ -186,29 +187,32 @@ def _apart_by(change: UnitChange, parts: _Halves, *, is_named: bool) -> MixedUni
     return MixedUnits(change, cut, parts.share_below, unlike, is_named)
 
 
-def _split(rows: NDArray[np.float64] | None, least: float) -> _Halves | None:
-    """Return sorted values in two, at the widest gap with enough values on each side.
+def _split(x: NDArray[np.float64] | None, rows: NDArray[np.int64], least: float) -> _Halves | None:
+    """Return sorted values in two, at the widest gap with enough of their rows on each side.
 
     None where there are too few, or so few distinct ones that they are codes, or doses.
     """
-    if rows is None:
+    if x is None:
         return None
-    fewest = max(3, math.ceil(least * len(rows)))
-    gaps = np.diff(rows)[fewest - 1 : len(rows) - fewest]
-    if not len(gaps):
+    below = np.cumsum(rows)[:-1]
+    fewest = max(3, math.ceil(least * rows.sum()))
+    gaps = np.where((fewest <= below) & (below <= rows.sum() - fewest), np.diff(x), 0.0)
+    cut = int(gaps.argmax()) + 1
+    if not gaps.any() or min(cut, len(x) - cut) < FEWEST_DISTINCT:
         return None
-    cut = int(gaps.argmax()) + fewest
-    below, above = rows[:cut], rows[cut:]
-    if min(len(np.unique(below)), len(np.unique(above))) < FEWEST_DISTINCT:
-        return None
-    one, other = (float(np.ptp(np.percentile(part, (25, 75)))) for part in (below, above))
+    shares = (0.02, 0.25, 0.5, 0.75, 0.98)
+    one, other = (
+        quantiles_of(x[:cut], rows[:cut], shares),
+        quantiles_of(x[cut:], rows[cut:], shares),
+    )
+    widths = one[3] - one[1], other[3] - other[1]
     return _Halves(
-        below=float(np.median(below)),
-        above=float(np.median(above)),
-        gap=float(np.percentile(above, 2) - np.percentile(below, 98)),
-        cut=float(below[-1] + above[0]) / 2,
-        share_below=len(below) / len(rows),
-        are_alike_in_width=min(one, other) > 0.5 * max(one, other) > 0,
+        below=float(one[2]),
+        above=float(other[2]),
+        gap=float(other[0] - one[4]),
+        cut=float(x[cut - 1] + x[cut]) / 2,
+        share_below=float(below[cut - 1] / rows.sum()),
+        are_alike_in_width=min(widths) > 0.5 * max(widths) > 0,
     )
 
 

@@ -214,7 +214,8 @@ def _decodes(content: FileContent, encoding: str) -> bool:
                         f'Data file {content} seems to be Japanese text in JIS ("iso2022_jp"). If'
                         f" so, {ASK}; or save it as UTF-8."
                     )
-                decoder.decode(chunk)
+                if not chunk.isascii() or decoder.getstate()[0]:
+                    decoder.decode(chunk)
         except UnicodeError:
             return False
     try:
