@@ -89,9 +89,10 @@ class Model(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     def coef_(self) -> NDArray[np.float64]:
         """A linear model's effect of one unit of each of `coef_names_`: (q,).
 
-        On the log odds of the second class, on the number, or on the mean log odds of the hazards,
-        within the range in which the model does not clip. An interaction's is of two columns as
-        scaled, and each of them has its own effect where the other is at its mean, or its first
+        On the log odds of the second class, on the number, on the log rate of a count, or on the
+        mean log odds of the hazards, within the range in which the model does not clip. An
+        interaction's is of two columns as scaled, and each of them has its own effect where the
+        other is at its mean, or its first
         category. There is no such attribute elsewhere.
         """
         card = self.saved.card

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from pydantic import ValidationError
-from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge
+from sklearn.linear_model import LinearRegression, LogisticRegression, PoissonRegressor, Ridge
 
 from erosion.simulation.simulator import simulate, timeless
 from erosion_client.training.hospital import Hospital
@@ -33,6 +33,7 @@ NUMBER: dict[str, Any] = {
     "centre": 3.0,
     "spread": 2.0,
 }
+COUNT: dict[str, Any] = {**NUMBER, "outcome": "count", "centre": 1.5, "spread": 1.5}
 
 
 def drawn(name: str, count: int = 150) -> tuple[Floats, Floats]:
@@ -45,6 +46,8 @@ def drawn(name: str, count: int = 150) -> tuple[Floats, Floats]:
 
 
 def outcomes(score: Floats, task: dict[str, Any]) -> Floats:
+    if task is COUNT:
+        return np.floor(np.exp(np.clip(0.4 * score, -3, 3)))
     return (score > 0.2).astype(float) if task is CLASSES else 3.0 + score
 
 
@@ -99,6 +102,9 @@ def pooled(task: dict[str, Any], names: tuple[str, ...] = NAMES) -> tuple[Floats
 def coefficients_of(outcome: StudyOutcome, task: dict[str, Any]) -> Floats:
     """Those of the columns, then the intercept."""
     values = outcome.finals["newton"].params.double().numpy()
+    if task is COUNT:
+        intercept: Floats = np.log([1.0, 1.0, 1.0, 1.5])
+        return values + intercept
     if task is NUMBER:
         return values * 2.0 + [0.0, 0.0, 0.0, 3.0]
     return np.append(values[3:6] - values[:3], values[7] - values[6])
@@ -152,12 +158,30 @@ def test_a_linear_regression_is_that_of_the_pooled_patients(tmp_path: Path) -> N
     assert shown(outcome)[0].pooled is not None
 
 
-@pytest.mark.parametrize("task", [CLASSES, NUMBER], ids=["classes", "number"])
+def test_a_poisson_regression_is_that_of_the_pooled_patients(tmp_path: Path) -> None:
+    outcome = ran(tmp_path, COUNT)
+    columns, target = pooled(COUNT)
+    fit = PoissonRegressor(alpha=0.0, tol=1e-12, solver="newton-cholesky").fit(columns, target)
+    expected = np.append(fit.coef_, fit.intercept_)
+    assert coefficients_of(outcome, COUNT) == pytest.approx(expected, abs=1e-6)
+    assert outcome.finals["newton"].stopped
+    rates, full = fit.predict(columns), with_intercept(columns)
+    hessian = full.T @ (full * rates[:, None])
+    dispersion = ((target - rates) ** 2 / rates).sum() / (len(target) - 4)
+    errors = np.sqrt(dispersion * np.linalg.inv(hessian).diagonal())
+    known = outcome.finals["newton"].algorithm_state.errors.double().numpy()
+    assert known == pytest.approx(errors, abs=1e-6)
+    assert shown(outcome)[0].pooled is not None
+
+
+@pytest.mark.parametrize("task", [CLASSES, NUMBER, COUNT], ids=["classes", "number", "count"])
 def test_a_ridge_is_that_of_the_pooled_patients(tmp_path: Path, task: dict[str, Any]) -> None:
     outcome = ran(tmp_path, task, arm={"penalty": 0.05})
     columns, target = pooled(task)
     strength = 0.05 * len(target)
     fit: Any = Ridge(alpha=strength, tol=1e-12)
+    if task is COUNT:
+        fit = PoissonRegressor(alpha=0.05, tol=1e-12, solver="newton-cholesky")
     if task is CLASSES:
         fit = LogisticRegression(C=1 / strength, tol=1e-12, solver="newton-cholesky")
     fit.fit(columns, target)

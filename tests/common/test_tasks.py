@@ -9,12 +9,16 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from sklearn.metrics import mean_poisson_deviance
 from sksurv.metrics import concordance_index_censored, concordance_index_ipcw
 from sksurv.util import Surv
 
 from erosion_client.evaluation.final_figures import measure
+from erosion_common.tasks.features import NumberFeature
 from erosion_common.tasks.task import Task
 from tests.support.refusals import refused
+from tests.support.small_study import make_study
+from tests.support.task_examples import EXAMPLES, example
 from tests.support.tasks import classes_of, read_task
 
 LOGITS = torch.tensor([[0.0, 0.0], [0.0, log(3)], [log(3), 0.0]])  # 1/2, 1/4, 1/4 for class 0, 0, 1
@@ -261,3 +265,30 @@ def test_a_site_without_scikit_survival_is_told_what_to_install(
     assert after_surgery().why_not_here() == ""
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
     assert "Run: pip install 'scikit-survival>=" in after_surgery().why_not_here()
+
+
+def test_the_deviance_of_counts_is_scikit_learns_and_the_loss_is_least_for_the_mean() -> None:
+    task = example("count")
+    counts, rates = np.array([0.0, 1.0, 4.0, 30.0]), np.array([0.5, 1.0, 6.0, 11.0])
+    found = task.figures(rates[:, None], counts, np.ones((1, 4)), counts)
+    assert found["deviance"] == pytest.approx(mean_poisson_deviance(counts, rates))
+    held_out = task.held_out_loss(torch.from_numpy(rates[:, None]), torch.from_numpy(counts))
+    assert held_out == pytest.approx(mean_poisson_deviance(counts, rates))
+    targets = torch.from_numpy(counts).float()
+    at = task.base_rate_outputs(targets).requires_grad_()
+    loss = task.training_loss(targets)(at.expand(4, 1), targets)
+    (gradient,) = torch.autograd.grad(loss, at)
+    assert float(gradient) == pytest.approx(0.0, abs=1e-6)
+    assert float(task.predictions(at.detach()[None])) == pytest.approx(8.75)
+    (column,) = task.target_columns
+    assert isinstance(column, NumberFeature)
+    assert column.range is not None
+    assert column.range[0] == 0.0
+
+
+def test_a_count_takes_no_finish_that_is_fitted_to_numbers() -> None:
+    with pytest.raises(ValueError, match="count"):
+        make_study(
+            task={"kind": "tabular", "outcome": "count", "features": ["x"], **EXAMPLES["count"]},
+            arms={"local": {"finish": "evidence"}},
+        )

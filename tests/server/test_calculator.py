@@ -89,6 +89,7 @@ def ask(folder: Path, columns: dict[str, list[str]]) -> list[Any]:
             },
             {},
         ),
+        ({"outcome": "count", "target": "y", "centre": 3, "spread": 0.8}, {}),
         (
             {"outcome": "regression", "target": "y", "centre": 3, "spread": 0.8, "unit": "d"},
             {},

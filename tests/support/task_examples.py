@@ -14,6 +14,7 @@ NUM_PATIENTS = 40
 EXAMPLES: dict[str, Mapping[str, Any]] = {
     "classification": {"target": "y", "classes": [0, 1, 2]},
     "regression": {"target": "y", "centre": 10, "spread": 4},
+    "count": {"target": "y", "centre": 8, "spread": 4},
     "survival": {"target": {"time": "t", "event": "e"}, "cut_points": [5, 10, 20]},
 }
 for _name, _task in REGISTRY.items():  # of packages that are installed here

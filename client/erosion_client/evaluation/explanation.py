@@ -32,6 +32,7 @@ from erosion_common.protocol.performance import (
 from erosion_common.protocol.scaling import CUT
 from erosion_common.study.study import Study
 from erosion_common.tasks.classification import Classification
+from erosion_common.tasks.count import Count
 from erosion_common.tasks.features import CategoryFeature, Feature
 from erosion_common.tasks.inputs import TabularTask, multiply
 from erosion_common.tasks.preparations import prepared, term_values
@@ -219,7 +220,8 @@ def linear_effects(of: Study | ModelCard, predictor: Predictor) -> Floats | None
 
     After a finish it is the mean over its last layers.
 
-    The log odds of the second class; in the outcome's unit; the mean log odds of the hazards.
+    The log odds of the second class; in the outcome's unit, or the log rate of a count; the mean
+    log odds of the hazards.
     """
     task = of.task
     if of.model.name != "logistic" or not isinstance(task, TabularTask):
@@ -233,7 +235,7 @@ def linear_effects(of: Study | ModelCard, predictor: Predictor) -> Floats | None
     weights = values[: width * task.num_outputs].reshape(task.num_outputs, width)
     effects: Floats = weights.mean(axis=0)
     if isinstance(task, Regression):
-        effects = weights[0] * task.spread
+        effects = weights[0] * task.effect_of_one
     elif not isinstance(task, Survival):
         effects = weights[1] - weights[0]
     return effects
@@ -333,6 +335,6 @@ def _as_regression(
         periods = np.eye(died.shape[1])[interval]
         return np.column_stack([inputs[row], periods]), died[row, interval], row
     is_binary = isinstance(task, Classification) and len(task.classes) == 2
-    if is_binary or isinstance(task, Regression):
+    if is_binary or (isinstance(task, Regression) and not isinstance(task, Count)):
         return np.column_stack([inputs, np.ones(num)]), targets.astype(np.float64), everybody
     return None, np.empty(0), everybody

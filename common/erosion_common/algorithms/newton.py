@@ -28,6 +28,7 @@ from erosion_common.algorithms.weight_erosion import WeightErosion, WeightErosio
 from erosion_common.errors import Refusal
 from erosion_common.learning.local_work import LocalOutcome, LocalWork, WorkSize
 from erosion_common.tasks.classification import Classification
+from erosion_common.tasks.count import MOST_OUTPUT, Count
 from erosion_common.tasks.regression import Regression
 from erosion_common.tasks.task import Task
 
@@ -52,15 +53,16 @@ class NewtonState:
 
 
 class Newton(ArmBase):
-    """Logistic or linear regression with the coefficients of all hospitals' patients together.
+    """Logistic, linear or Poisson regression with the coefficients of all patients together.
 
     In each round every hospital sends the Newton step that its own patients ask for at the common
     parameters, and its Hessian, as a triangular root. The coordinator makes of them the Newton step
     of all patients, (sum H_i)^-1 sum H_i s_i. There is no learning rate, and of `[training]`
     nothing is used. Once a step is below `tolerance`, usually after five to seven rounds, the arm
-    ends: coefficients, odds ratios and standard errors are those of a pooled analysis. Use it
-    where you would have pooled the tables for a regression, with a model of few columns. With
-    `distance_penalty` hospitals lose weight by how far their own Newton step is from the user's,
+    ends: coefficients, odds ratios and standard errors are those of a pooled analysis (of counts
+    with Pearson's dispersion). Use it where you would have pooled the tables for a regression,
+    with a model of few columns. With `distance_penalty` hospitals lose weight by how far their own
+    Newton step is from the user's,
     as in `weight_erosion`; then, and with `penalty`, there are no standard errors. A site takes
     part only if its `limits.min_local_steps` is 1, because what it sends is a gradient. It refuses
     with fewer than three patients for each coefficient, with several rows of a patient, and where
@@ -85,7 +87,7 @@ class Newton(ArmBase):
         le=1e6,
         description="Strength of a ridge: half of it times the squared coefficients of columns as "
         "they are scaled, without the intercept, is added to the mean log loss of all patients, or "
-        "to half of their mean squared error. 0: none.",
+        "to half of their mean squared error or deviance. 0: none.",
     )
     tolerance: float = Field(
         default=1e-6,
@@ -197,19 +199,24 @@ class Newton(ArmBase):
         columns = torch.cat([values, torch.ones(len(values), 1, dtype=torch.float64)], dim=1)
         before = _coefficients(work.received.double().cpu(), outputs)
         scores = columns @ before
-        if isinstance(task, Regression):
+        if isinstance(task, Count):
+            weights = scores.clamp(max=MOST_OUTPUT).exp() * task.centre
+            residuals = weights - targets
+            fit = (residuals.square() / weights).sum()  # Pearson's, for the dispersion
+        elif isinstance(task, Regression):
             residuals = scores - (targets - task.centre) / task.spread
             weights, fit = torch.ones_like(scores), residuals.square().sum()
         else:
             chances = scores.sigmoid()
             residuals, weights = chances - targets, chances * (1 - chances)
             fit = (softplus(scores) - targets * scores).sum()
-            # A coordinator may choose parameters at which all but a few patients are certain.
-            if min(_carrying(weights), _carrying(residuals)) < work.smallest_cell:
-                raise Refusal(
-                    f"{self.algorithm}: at these parameters the sums are in effect of fewer"
-                    f" patients than limits.min_cell = {work.smallest_cell}; {_REMEDY}."
-                )
+        is_linear = isinstance(task, Regression) and not isinstance(task, Count)
+        # A coordinator may choose parameters at which all but a few patients are certain.
+        if not is_linear and min(_carrying(weights), _carrying(residuals)) < work.smallest_cell:
+            raise Refusal(
+                f"{self.algorithm}: at these parameters the sums are in effect of fewer"
+                f" patients than limits.min_cell = {work.smallest_cell}; {_REMEDY}."
+            )
         ridge = torch.full_like(before, self.penalty * len(columns))
         ridge[-1] = 0.0
         gradient = columns.T @ residuals + ridge * before
@@ -257,11 +264,11 @@ class Newton(ArmBase):
         return None
 
     def problem_with_task(self, task: Task) -> str | None:
-        """Refuse what is no logistic or linear regression."""
+        """Refuse what is no logistic, linear or Poisson regression."""
         if isinstance(task, Regression):
             return None
         if not isinstance(task, Classification) or task.num_outputs != 2:
-            return f"{self.algorithm} predicts one of two classes, or a number"
+            return f"{self.algorithm} predicts one of two classes, a number or a count"
         if task.shifted_by:
             return f"{self.algorithm} counts all patients alike; leave class_weights out"
         return None
@@ -276,7 +283,7 @@ def _problem_with_patients(work: LocalWork) -> str:
     if num < _PATIENTS_PER_PARAMETER * (values.shape[1] + 1):
         return f"there are fewer than {_PATIENTS_PER_PARAMETER} for each coefficient"
     sets = [*values.T]
-    if isinstance(work.task, Classification):
+    if isinstance(work.task, Classification | Count):
         sets.append(work.targets)
     for number, column in enumerate(sets):
         _, counts = torch.unique(column, return_counts=True)

@@ -40,13 +40,10 @@ from erosion_common.study.sections import (
 )
 from erosion_common.support.text import skeleton
 from erosion_common.tasks import AnyTask
-from erosion_common.tasks.classification import Classification
 from erosion_common.tasks.inputs import ImageTask
-from erosion_common.tasks.regression import Regression
-from erosion_common.tasks.survival import Survival
 
 EVERY_USER = "all"  # in place of the user's name: every hospital in turn
-FINISHED = (Classification, Regression, Survival)  # what a finish can be fitted to
+FINISHED = ("classification", "regression", "survival")  # what a finish can be fitted to
 MOST_ARMS = 30  # the final parameters of all, and what goes with them, are one message
 
 
@@ -308,7 +305,7 @@ class Study(Settings):
                 raise ValueError(f"arms.{name}: {problem}")
 
     def _problem_with_finish(self, arm_settings: ArmBase) -> str | None:
-        if arm_settings.finish != "none" and not isinstance(self.task, FINISHED):
+        if arm_settings.finish != "none" and self.task.outcome not in FINISHED:
             return (
                 f'finish = "{arm_settings.finish}" is for classes, a number or a time to an event,'
                 f" not for outcome = {self.task.outcome!r}"

@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Field, create_model
 from erosion_common.settings.names import Sha256
 from erosion_common.settings.packages import hash_in, load_class, open_union
 from erosion_common.tasks.classification import Classification
+from erosion_common.tasks.count import Count
 from erosion_common.tasks.inputs import ImageTask, TabularTask
 from erosion_common.tasks.regression import Regression
 from erosion_common.tasks.survival import Survival
@@ -18,6 +19,7 @@ from erosion_common.tasks.task import Task
 OUTCOMES: tuple[type[Task], ...] = (
     Classification,
     Regression,
+    Count,
     Survival,
 )  # fmt: skip
 

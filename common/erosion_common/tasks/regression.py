@@ -112,6 +112,11 @@ class Regression(Task):
     patients_apart: ClassVar[bool] = True
 
     @property
+    def effect_of_one(self) -> float:
+        """What one of the model's output is in the unit of a coefficient."""
+        return self.spread
+
+    @property
     def target_columns(self) -> tuple[NumberFeature, ...]:
         """The number, in one column."""
         return (NumberFeature(name=self.target, unit=self.unit, range=self.range),)

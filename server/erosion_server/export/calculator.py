@@ -13,6 +13,7 @@ from markupsafe import Markup
 from erosion_common.errors import CheckpointError
 from erosion_common.protocol.performance import Estimate, ModelFigures
 from erosion_common.protocol.scaling import NOT_FOUND
+from erosion_common.tasks.count import Count
 from erosion_common.tasks.features import CategoryFeature
 from erosion_common.tasks.inputs import TabularTask
 from erosion_server.export import saved_run
@@ -54,6 +55,7 @@ def calculator_page(saved: SavedRun) -> str:
         "shares": saved.shares,
         "centre": getattr(task, "centre", 0.0),
         "spread": getattr(task, "spread", 1.0),
+        "is_rate": isinstance(task, Count),
         "start": getattr(task, "start", 0.0),
         "unit": unit,
         "labels": labels,

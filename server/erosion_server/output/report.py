@@ -15,6 +15,7 @@ from erosion_common.settings.base import Settings
 from erosion_common.study.sections import Evaluation
 from erosion_common.study.study import Study
 from erosion_common.support.files import write_atomically
+from erosion_common.tasks.count import Count
 from erosion_common.tasks.inputs import few_for_inputs
 from erosion_server.output import charts, figures, words
 from erosion_server.output.figures import estimate_cell, estimate_text
@@ -296,9 +297,10 @@ def _important(found: Performance) -> list[Row]:
 
 def _effects(run: RunData, found: Performance) -> dict[str, Any]:
     """Return a linear model's coefficients: ratios of odds or hazards, or differences."""
-    is_ratio = run.study.task.predicts != "number"
+    task = run.study.task
+    is_ratio = task.predicts != "number" or isinstance(task, Count)
     ratios = {"classes": "Odds ratio", "times": "Ratio of the hazard's odds"}
-    what = ratios.get(run.study.task.predicts, "Difference")
+    what = "Rate ratio" if isinstance(task, Count) else ratios.get(task.predicts, "Difference")
 
     def shown(estimate: Estimate) -> Estimate:
         if not is_ratio:

@@ -49,6 +49,7 @@ function predict(values) {
   }
   const sums = model.members.map(([weights, biases]) => {
     const outputs = biases.map((bias, k) => weights[k].reduce((sum, w, j) => sum + w * inputs[j], bias));
+    if (model.is_rate) return [model.centre * Math.exp(Math.min(outputs[0], 20))];
     if (model.predicts === "number") return [model.centre + model.spread * outputs[0]];
     if (model.predicts === "classes") {
       const top = Math.max(...outputs), each = outputs.map((z) => Math.exp(z - top));
