@@ -137,6 +137,7 @@ def losses(experiment: str, heading: str, column: int = 1) -> dict[str, float]:
         ("docs/choosing.md", {"which-rule", "confirmation"}),
         ("docs/evaluation.md", {"verdict"}),
         ("docs/threat-model.md", {"protections", "inference"}),
+        ("docs/papers.md", set()),
     ],
 )
 def test_every_figure_of_a_text_is_on_the_page_of_an_experiment(path: str, about: set[str]) -> None:
