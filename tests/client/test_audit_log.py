@@ -19,13 +19,13 @@ from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, Re
 from flwr.clientapp import ClientApp
 
 from erosion_client.audit import audit_log as audit_log_module
-from erosion_client.audit.audit_log import AuditLog, NotLogged, SiteObservers
+from erosion_client.audit.audit_log import AuditLog, SiteObservers
 from erosion_client.connection import agent
 from erosion_client.connection import serve as serving
 from erosion_client.consent.consent import Consent
 from erosion_common.audit.log_files import full_files, remove_old, verify
 from erosion_common.compression.codec import Compression, compress
-from erosion_common.errors import SiteError
+from erosion_common.errors import NotNoted, SiteError
 from erosion_common.program.command_line import main
 from erosion_common.protocol import wire
 from erosion_common.protocol.frames import LONGEST_REASON
@@ -130,7 +130,7 @@ def test_nothing_is_sent_without_a_log(
         with monkeypatch.context() as patch:
             patch.setattr(place, name, full)
             for _ in range(2):
-                with raises(NotLogged, "No space"):
+                with raises(NotNoted, "No space"):
                     audit_log.record(asked, reply(asked))
         audit_log.record(asked, reply(asked))  # somebody made room
     assert verify(tmp_path / "sent.jsonl").num_lines == 2
@@ -144,7 +144,7 @@ def test_a_log_that_was_taken_away_is_not_written_into(tmp_path: Path) -> None:
         for is_replaced in (False, True):
             if is_replaced:
                 path.touch()
-            with raises(NotLogged, "removed", "replaced", "it back"):
+            with raises(NotNoted, "removed", "replaced", "it back"):
                 audit_log.record(asked, reply(asked))
         away.replace(path)
         audit_log.record(asked, reply(asked))
@@ -236,7 +236,7 @@ def test_a_site_that_cannot_log_signs_out_until_it_can(monkeypatch: pytest.Monke
 
         def sending(self, request: Message, reply: Message) -> str | None:
             if len(lines) < 3:
-                raise NotLogged("no room")
+                raise NotNoted("no room")
             return None
 
     agent.Agent(
@@ -464,7 +464,7 @@ def test_every_number_that_is_told_is_in_the_log(tmp_path: Path, kind: str) -> N
 def test_an_answer_that_the_log_cannot_hold_is_not_sent(tmp_path: Path) -> None:
     asked, header = request(), ConfigRecord({"json": json.dumps({"figures": "1" * (4 * 2**20)})})
     with AuditLog(tmp_path) as audit_log:
-        with raises(NotLogged, "4 MiB", "most"):
+        with raises(NotNoted, "4 MiB", "most"):
             audit_log.record(asked, Message(RecordDict({"header": header}), reply_to=asked))
         audit_log.record(asked, reply(asked))
         assert verify(audit_log.path).num_lines == 1

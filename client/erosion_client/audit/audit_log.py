@@ -42,6 +42,7 @@ from erosion_common.audit.log_files import (
 from erosion_common.errors import (
     DataError,
     ModelError,
+    NotNoted,
     Refusal,
     RunOver,
     SiteError,
@@ -60,10 +61,6 @@ FILE_BYTES = 2**24  # of one log file
 KEEP_DAYS = 3650
 LONGEST_QUOTE = 200  # characters quoted from a request
 MOST_ROUNDS = 2**53
-
-
-class NotLogged(SiteError):  # noqa: N818 - a state, not a mistake
-    """A reply could not be logged, so it was not sent."""
 
 
 class AuditLog:
@@ -136,7 +133,7 @@ class AuditLog:
         return self._head
 
     def record(self, request: Message, reply: Message, study: str | None = None) -> None:
-        """Log what `reply` is about to send. Raises NotLogged; then it must not be sent."""
+        """Log what `reply` is about to send. Raises NotNoted; then it must not be sent."""
         line = _line(self._number + 1, self._head, request, reply, study).model_copy(
             update={"hospital": self._hospital, "dataset": self._dataset()}
         )
@@ -147,7 +144,7 @@ class AuditLog:
         except OSError as problem:
             raise self._not_written(problem) from None
         if not self._is_in_place():
-            raise NotLogged(
+            raise NotNoted(
                 f"{self.path} was moved, removed or replaced while this site ran, so nothing was"
                 " sent. Put it back, and the site continues; or start it again. A full file"
                 " is set aside by the site (log.file_megabytes)."
@@ -163,9 +160,9 @@ class AuditLog:
         self._number, self._head = line.number, hash_of(line.text)
         self.num_bytes += line.bytes
 
-    def _not_written(self, problem: OSError) -> NotLogged:
+    def _not_written(self, problem: OSError) -> NotNoted:
         said = f"{self.path} cannot be written ({problem.strerror}), so nothing was sent"
-        return NotLogged(said, remedy="Make room; the site then continues.")
+        return NotNoted(said, remedy="Make room; the site then continues.")
 
     def _replace_dead(self) -> None:
         if self._file.seek(0, os.SEEK_END) < self._file_bytes:
@@ -299,9 +296,9 @@ def _quoted(values: dict[str, Any], name: str, kind: type) -> Any:
 
 
 def _figures(header: str) -> Any:
-    """Return what is sent with arrays. Raises NotLogged where no message may have it."""
+    """Return what is sent with arrays. Raises NotNoted where no message may have it."""
     if len(header) > LARGEST_HEAD_BYTES:
-        raise NotLogged(
+        raise NotNoted(
             f"An answer has {len(header) / 2**20:.1f} MiB besides its arrays, and"
             f" {LARGEST_HEAD_BYTES // 2**20} MiB are the most that a message may have, so nothing"
             " was sent. Ask the coordinator for a study of fewer columns or categories."

@@ -64,7 +64,12 @@ def make_request(hospital: str, key_file: Path) -> tuple[Path, PublicKey]:
         write_private(key_file, private_pem(key))
         write_atomically(request_file, pem)
     except OSError as problem:
-        raise EnrolmentError(f"The key cannot be written: {problem}. Give another --out.") from None
+        key_file.unlink(missing_ok=True)  # without its request it is of no use
+        raise EnrolmentError(
+            f"the key and its request cannot be written ({problem.strerror})",
+            where=str(problem.filename),
+            remedy="Make room, or give another --out.",
+        ) from None
     return request_file, key.public_key()
 
 
@@ -121,7 +126,7 @@ def pin(offered: Mapping[str, PublicKey], site: AppSite, replace: Collection[str
         try:
             write_atomically(path, as_text(keys))
         except OSError as problem:
-            raise EnrolmentError(f"{path} cannot be written: {problem}.") from None
+            raise EnrolmentError(f"{path} cannot be written: {problem.strerror}.") from None
     return Pinned(path, added, replaced, refused)
 
 

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from erosion_client.dataset.local_dataset import LocalDataset
 from erosion_client.training.kept_state import ACROSS_FOLDS, KeptState, Moment, StateKey
-from erosion_common.errors import CheckpointError, Refusal, SiteError
+from erosion_common.errors import CheckpointError, NotNoted, Refusal
 from erosion_common.formats.json_file import read_json, write_json
 from erosion_common.learning.local_work import Tensors
 from erosion_common.rounds.selection import folds_of
@@ -221,7 +221,7 @@ def write_held_out(
     predictions: Mapping[str, Floats],
     folds: NDArray[np.int64] | None,
 ) -> None:
-    """Write both files to the run's `folder`. Raises SiteError.
+    """Write both files to the run's `folder`. Raises NotNoted.
 
     `predictions`: of each arm, (n, k) or (cuts, n, k), one per patient; `folds`: each patient's
     fold in each cut, (cuts, n), from 1; None: they are of a test part.
@@ -235,9 +235,10 @@ def write_held_out(
             write_json(folder / TRAINED_ON, trained, mode=0o600)
         _prune(folder.parent)
     except OSError as problem:
-        raise SiteError(
-            f"The held-out predictions cannot be written to {folder}: {problem}. Name a folder"
-            " that can be written to: compute.state in the site file."
+        raise NotNoted(
+            f"the held-out predictions cannot be written ({problem.strerror})",
+            where=str(folder),
+            remedy="Make room, or the folder writable (compute.state); the site continues.",
         ) from None
 
 

@@ -12,7 +12,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from erosion_common.errors import SiteError
+from erosion_common.errors import NotNoted, SiteError
 from erosion_common.support.files import (
     check_named,
     file_system_of,
@@ -142,7 +142,14 @@ class PrivateDatabase:
 
     def unusable(self, problem: object) -> SiteError:
         """Return the error for a file with this problem."""
-        if getattr(problem, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY:
+        code = getattr(problem, "sqlite_errorcode", 0)
+        if code & 0xFF in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):  # what it extends
+            return NotNoted(
+                f"it holds {self._holds}, and cannot be written ({problem})",
+                where=str(self.path or "the memory"),
+                remedy=f"{self._without} Make room, or look at the disk; the site continues.",
+            )
+        if code == sqlite3.SQLITE_BUSY:
             return SiteError(
                 f"{self.path}, which holds {self._holds}, was in use by another program for"
                 f" {WAIT_SECONDS:g} s ({problem}). {self._without} Let that program end, such as"

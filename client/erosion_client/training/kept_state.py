@@ -21,7 +21,7 @@ import safetensors.torch
 from torch import Tensor
 
 from erosion_common.aggregation.vectors import is_finite
-from erosion_common.errors import CheckpointError, SiteError
+from erosion_common.errors import CheckpointError, NotNoted
 from erosion_common.formats.tensor_file import metadata, read_header, read_with_header
 from erosion_common.learning.local_work import Tensors
 from erosion_common.support.files import remove_unfinished, write_atomically
@@ -98,7 +98,7 @@ class KeptState:
         after: Tensors,
         parameters: Tensor | None = None,
     ) -> None:
-        """Note that the exchange went from `before` to `after`. Raises SiteError.
+        """Note that the exchange went from `before` to `after`. Raises NotNoted.
 
         Where a value of `after` is not finite, nothing changes: no later round could repair it.
         """
@@ -129,9 +129,10 @@ class KeptState:
             if is_first:
                 _prune(self._folder, place)
         except OSError as problem:
-            raise SiteError(
-                f"What this study keeps at the site cannot be written to {path}: {problem}."
-                " Name a folder that can be written to: compute.state in the site file."
+            raise NotNoted(
+                f"what a study keeps here cannot be written ({problem.strerror})",
+                where=str(path),
+                remedy="Make room, or the folder writable (compute.state); the site continues.",
             ) from None
 
     def has(self, place: StateKey, moment: Moment) -> bool:

@@ -15,6 +15,7 @@ from torch import Tensor
 from erosion_common.aggregation import vectors
 from erosion_common.aggregation.vectors import Block, block_places
 from erosion_common.sealed.phases import Hello
+from erosion_common.support.files import naming
 
 HospitalName = str  # a hospital's enrolled name, never Flower's node id
 
@@ -194,7 +195,8 @@ def _mapped(path: Path, values: Tensor) -> Tensor:
     if not values.numel():  # of a sealed round
         return values
     path.unlink(missing_ok=True)  # a new file, so that nothing that maps the old one sees it change
-    values.contiguous().numpy().tofile(path)
+    with naming(path):
+        path.write_bytes(values.contiguous().numpy().data)  # `tofile` may not notice a full disk
     mapped = torch.from_file(str(path), shared=False, size=values.numel())
     return mapped.reshape(values.shape)
 

@@ -9,7 +9,7 @@ from pydantic import AwareDatetime, ValidationError
 from erosion_common.audit.log_files import LEAST_KEEP_DAYS, Verified, verify
 from erosion_common.errors import CheckpointError
 from erosion_common.settings.base import Settings
-from erosion_common.support.files import cut_to_whole_lines, lines_of
+from erosion_common.support.files import cut_to_whole_lines, lines_of, naming
 from erosion_common.support.status import STATUS_NAME, read_status_file
 
 NAME = "witness.jsonl"  # in a run's folder
@@ -36,7 +36,7 @@ class Witness:
         """Note one hash."""
         now = datetime.now(UTC).replace(microsecond=0)
         line = Witnessed(time=now, hospital=hospital, kind=kind, head=head)
-        with self._path.open("a", encoding="utf-8") as file:
+        with naming(self._path), self._path.open("a", encoding="utf-8") as file:
             file.write(line.model_dump_json() + "\n")
 
 

@@ -84,6 +84,16 @@ def lines_of(path: Path) -> Iterator[bytes]:
 
 
 @contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Name the file where an OSError of the block names none, as a full disk's does."""
+    try:
+        yield
+    except OSError as problem:
+        problem.filename = problem.filename or str(path)
+        raise
+
+
+@contextlib.contextmanager
 def replacing(
     path: Path,
     *,
@@ -119,7 +129,7 @@ def replacing(
             temporary.replace(path)
     except BaseException as problem:  # Ctrl-C, too, must leave no half-written file
         temporary.unlink(missing_ok=True)
-        if isinstance(problem, OSError) and problem.filename == name:
+        if isinstance(problem, OSError) and problem.filename in (None, name):
             problem.filename = str(path)
         raise
     for folder in (path.parent, *(made.parent for made in missing)):

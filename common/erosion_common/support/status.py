@@ -43,6 +43,7 @@ class StatusFile:
         self._lock = threading.Lock()
         self._values, self._changed = {"format": FORMAT, **values}, True
         self._held: int | None = None  # a handle of the file, locked
+        self._trouble = ""  # why it could not be written last
         self._ended = threading.Event()
         self._write()
         for other in [p for p, file in self.kept.items() if file.has_ended]:
@@ -92,9 +93,13 @@ class StatusFile:
             else:
                 os.utime(self._path)
         except OSError as problem:  # a full disk must not end the process that this only reports on
-            logger.warning("%s cannot be written: %s", self._path, problem)
+            if self._trouble != (trouble := str(problem.strerror)):
+                logger.warning("%s cannot be written: %s; it is tried again", self._path, trouble)
+            self._trouble = trouble
             with self._lock:
                 self._changed = True
+        else:
+            self._trouble = ""
 
     def _replace(self, text: str) -> None:
         """Put the file in place, locked from its first moment. Raises OSError."""

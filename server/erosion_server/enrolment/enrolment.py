@@ -100,7 +100,12 @@ def _write_kit(
         if not kit.parent.exists():
             make_private_folder(kit.parent)
         write_private(kit, archive)
-    federation.write_key_registry(folder.roster, roster)
+    try:
+        federation.write_key_registry(folder.roster, roster)
+    except BaseException:  # a full disk, say: nobody knows the kit's key
+        if kit != STANDARD_OUTPUT:
+            kit.unlink(missing_ok=True)
+        raise
     return Enrolment(key, kit, password)
 
 
@@ -188,11 +193,16 @@ def init_federation(
         raise EnrolmentError(f"The folder {folder.path} cannot be made: {problem}.") from None
     authority = certificates.new_authority()
     identity = certificates.issue(authority, place.hosts, days)
-    write_private(folder.authority_key, keys.private_pem(authority.key, passphrase))
-    write_private(folder.authority, certificates.pem(authority.certificate))
-    write_private(folder.coordinator, identity.key + identity.certificate)
-    federation.write_key_registry(folder.roster, KeyRegistry())
-    folder.write_place(place)
+    try:
+        write_private(folder.authority_key, keys.private_pem(authority.key, passphrase))
+        write_private(folder.authority, certificates.pem(authority.certificate))
+        write_private(folder.coordinator, identity.key + identity.certificate)
+        federation.write_key_registry(folder.roster, KeyRegistry())
+        folder.write_place(place)
+    except BaseException:  # a full disk, say: half a federation is none
+        for file in (folder.authority_key, folder.authority, folder.coordinator, folder.roster):
+            file.unlink(missing_ok=True)
+        raise
 
 
 def renew_coordinator(

@@ -23,13 +23,14 @@ class Journal:
     def __init__(self, path: Path) -> None:
         """Open `path`, making it if need be; a last line that was cut off is removed."""
         files.cut_to_whole_lines(path)
-        self._file = path.open("a", encoding="utf-8")
+        self._path, self._file = path, path.open("a", encoding="utf-8")
         files.sync_folder(path.parent)
 
     def write(self, record: RoundRecord) -> None:
         """Write one line: it outlives this program at once, and the machine after `sync`."""
-        self._file.write(_line({"format": FORMAT, **_PLAIN.dump_python(record, mode="json")}))
-        self._file.flush()
+        with files.naming(self._path):
+            self._file.write(_line({"format": FORMAT, **_PLAIN.dump_python(record, mode="json")}))
+            self._file.flush()
 
     def sync(self) -> None:
         """Wait until the disk has every line."""

@@ -204,7 +204,7 @@ def _usable(path: Path, remedy: str = "") -> Iterator[None]:
     try:
         yield
     except OSError as problem:
-        what = f"the run folder cannot be used ({problem})"
+        what = f"the run folder cannot be used ({problem.strerror or problem})"
         raise DiskError(what, where=str(path), remedy=remedy) from None
 
 
