@@ -25,6 +25,7 @@ from erosion_common.protocol.messages import (
 )
 from erosion_common.sealed import phases
 from erosion_common.study.study import Study
+from tests.support.registry_cohorts import model_for
 from tests.support.reply_forms import ATTACHED, FORMS, annotations, models_in
 from tests.support.sealed_study import Line, hospitals, run_in, sealed_study
 from tests.support.small_study import TWO_NUMBERS, make_site, make_study
@@ -166,15 +167,15 @@ def numbers(value: object) -> Iterator[float]:
 
 
 def study_of(method: str, training: str) -> Study:
-    network = {"name": "mlp", "hidden": [4, 4]}
+    network, algorithm = {"name": "mlp", "hidden": [4, 4]}, METHODS[method]["algorithm"]
     return make_study(
         hospitals=list(PATIENTS),
-        rounds=1 if "gems" in METHODS[method]["algorithm"] else 2,
+        rounds=1 if "gems" in algorithm else 2,
         task={**TWO_NUMBERS, "classes": ["n", "y"]},
         training=TRAINING[training],
         scaling="local",
         arms={method: METHODS[method]},
-        model=network if method == "network_gems" else {"name": "logistic"},
+        model=network if method == "network_gems" else model_for(algorithm),
         evaluation={"test_share": 0.4, "bootstrap": 100},
     )
 
