@@ -51,8 +51,11 @@ from tests.support.synthetic_run import (
     ARMS,
     HOSPITALS,
     Run,
+    estimated,
     make_run,
     make_study,
+    performance,
+    with_performance,
 )
 
 MANY = ("home", *(f"hospital-{number:02}" for number in range(1, 20)))
@@ -532,78 +535,6 @@ def test_the_report_says_what_the_run_has_cost_the_others_patients() -> None:
     assert privacy_spent(run.study, {}) is None
 
 
-def estimated(value: float, half: float = 0.1) -> dict[str, float]:
-    return {"value": value, "low": value - half, "high": value + half}
-
-
-def performance(**changes: Any) -> Performance:
-    """As the user's site sends it."""
-    share = {
-        name: estimated(0.8)
-        for name in ("sensitivity", "specificity", "positive_predictive_value", "net_benefit")
-    }
-    curve = {
-        "x": [0.0, 0.2, 0.5, 1.0],
-        "y": [0.0, 0.6, 0.9, 1.0],
-        "low": [0.0, 0.5, 0.8, 1.0],
-        "high": [0.1, 0.7, 1.0, 1.0],
-    }
-    models = [
-        {
-            "model": name,
-            "event": "malignant",
-            "num_patients": 91,
-            "num_events": 34,
-            "prevalence": 0.374,
-            "estimates": {
-                "auroc": estimated(0.9),
-                "calibration_slope": estimated(0.7, 0.2),
-                "expected_over_observed": estimated(1.05),
-            },
-            "curves": {
-                **dict.fromkeys(("roc", "precision_recall", "calibration"), curve),
-                "net_benefit": {**curve, "x": [0.0, 0.2, 0.5, 0.9]},
-            },
-            "groups": [{"num_patients": 18, "predicted": 0.31, "observed": estimated(0.3)}],
-            "thresholds": [{"threshold": 0.1}, {"threshold": 0.2, "alerts": 0.53, **share}],
-        }
-        for name in ("weight_erosion", "local")
-    ]
-    values: dict[str, Any] = {
-        "models": models,
-        "shown": "weight_erosion",
-        "subgroups": [
-            {
-                "column": "mean radius",
-                "group": "below 14",
-                "num_patients": 51,
-                "discrimination": estimated(0.92),
-                "calibration": estimated(1.0),
-            },
-            {"column": "mean radius", "group": "14 and above", "num_patients": None},
-        ],
-        "importance": [{"column": "mean radius", "loss": estimated(0.2)}],
-        "dependence": [
-            {"column": "mean radius", "x": [10.0, 20.0], "y": [0.2, 0.7]},
-            {"column": "mean texture", "categories": [EVIL, "b"], "y": [0.2, 0.7]},
-        ],
-        "coefficients": [
-            {
-                "column": "mean radius",
-                "value": 0.693147,
-                "refits": estimated(0.693147),
-                "alone": estimated(1.0),
-            }
-        ],
-    }
-    return Performance.model_validate({**values, **changes})
-
-
-def with_performance(found: Performance, **more: Any) -> Run:
-    run = make_run(rounds=3)
-    return replace(run, result=run.result.model_copy(update={"performance": found, **more}))
-
-
 def test_predictions_are_drawn_and_each_figure_has_its_files(folder: Path) -> None:
     run = with_performance(performance())
     page = Page(written(run, folder))
@@ -629,6 +560,44 @@ def test_predictions_are_drawn_and_each_figure_has_its_files(folder: Path) -> No
     ((name, own, alone, _),) = values["effects"]
     assert (name, own, alone.value) == ("mean radius", Cell("2.00", "1.81 to 2.21"), "2.72")
     assert any("0.70 (0.50 to 0.90)" in sentence for sentence in values["cautions"])
+
+
+def test_effects_say_of_how_much_and_leave_out_what_says_nothing() -> None:
+    """A curve has no one ratio, and an indicator that no patient has no effect."""
+    found = [
+        {"column": "mean radius", "value": 0.5},
+        {"column": "mean radius", "category": "missing", "value": 1e-9},
+        {"column": "mean texture", "value": 0.7},
+        {"column": "mean texture", "category": "curve 1", "value": 0.1},
+    ]
+    run = with_performance(performance(coefficients=found))
+    raw = run.study.model_dump(mode="json")
+    radius, texture = raw["task"]["features"]
+    raw["task"]["features"] = [{**radius, "unit": "mm"}, {**texture, "knots": [1, 2, 3]}]
+    raw["task"]["missing"] = "impute"
+    column = {"name": "mean radius", "kind": "number", "count": 30, "missing": 10}
+    described = {"min_cell": 10, "num_samples": 40, "num_patients": 40}
+    summary = Summary.model_validate(
+        {**described, "columns": [{**column, "mean": 14.0, "deviation": 3.5}]}
+    )
+    result = run.result.model_copy(update={"patients": {"home": summary}})
+    values = values_of(replace(run, study=Study.model_validate(raw), result=result))
+    assert [row[0] for row in values["effects"]] == [Cell("mean radius", "per 3.5 mm")]
+    assert values["curved"] == ["mean texture"]
+    assert [row[0] for row in values["table1"]] == ["mean radius, mm", "mean radius: not known"]
+    assert re.findall(r"\d+", values["table1"][1][1]) == ["25"]
+
+
+def test_hospitals_that_gave_nothing_are_not_said_to_have_taught_it() -> None:
+    run = make_run(rounds=3, reasons={"alike": "wrong"})
+    assert data_of(run).trained_with("fedavg") == len(HOSPITALS) - 2
+    assert data_of(run).trained_with("local") == 0
+    names = {name: f"The {name} hospital" for name in HOSPITALS}
+    study = run.study.model_copy(update={"names": names})
+    missing = absences(HOSPITALS, "home", {arm: data_of(run).of(arm) for arm in ARMS})
+    result = run.result.model_copy(update={"absent": missing})
+    said = warnings_of(RunData(study, run.records, result))
+    assert any("The alike hospital" in sentence for sentence in said)
 
 
 def test_an_exact_regression_is_shown_with_its_own_interval() -> None:

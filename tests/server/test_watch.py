@@ -90,6 +90,17 @@ def test_long_runs_and_many_hospitals_stay_small(tmp_path: Path) -> None:
     assert part["tables"][0]["rows"][-1][0] == f"{1000 - MOST_HOSPITALS} more"
 
 
+def test_the_same_event_in_many_rounds_is_one_line(tmp_path: Path) -> None:
+    run = make_run(rounds=6, arms=("fedavg",), reasons={"alike": "round ROUND, expected 9"})
+    run.write(tmp_path / "run")
+    play(CoordinatorStatus(tmp_path / "run" / "status.json", run.study), run, tmp_path / "run")
+    (part,) = WatchedRuns(tmp_path / "run")()["parts"]
+    (event,) = part["tables"][1]["rows"]
+    assert re.findall(r"\d+", event[0]) == ["6", "6", "1"]  # the last, how often, since when
+    assert event[1] == "alike"
+    assert "round 6, expected" in event[2]
+
+
 def test_a_journal_that_was_cut_back_is_read_again(tmp_path: Path) -> None:
     folder = run_under_way(tmp_path / "run")
     watched = WatchedRuns(folder)

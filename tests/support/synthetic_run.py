@@ -2,8 +2,9 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,6 +12,7 @@ import torch
 from erosion_common.formats.json_file import write_json
 from erosion_common.formats.model_card import ModelCard, write_model
 from erosion_common.protocol.messages import Comparison, FinalMetrics, Interval, Metrics
+from erosion_common.protocol.performance import Performance
 from erosion_common.rounds.events import ArmFinished, ArmStarted, HospitalJoined, RoundFinished
 from erosion_common.rounds.records import HospitalRecord, RoundRecord
 from erosion_common.study.study import Study
@@ -22,6 +24,7 @@ from erosion_server.run.journal import Journal
 from erosion_server.run.result import ArmResult, Result, SecondsPerRound, verdict
 from erosion_server.run.run_folder import RunFolder, write_study
 from tests.support import small_study
+from tests.support.html_page import EVIL
 
 HOME = "home"
 HOSPITALS = (HOME, "alike", "small-tumours", "large-tumours", "miscoded")
@@ -287,3 +290,75 @@ def play(observer: Observer, run: Run, folder: Path = FOLDER) -> None:
                 observer.notify(RoundFinished(record))
         observer.notify(ArmFinished(arm))
     observer.notify(RunFinished(run.result, folder))
+
+
+def estimated(value: float, half: float = 0.1) -> dict[str, float]:
+    return {"value": value, "low": value - half, "high": value + half}
+
+
+def performance(**changes: Any) -> Performance:
+    """As the user's site sends it."""
+    share = {
+        name: estimated(0.8)
+        for name in ("sensitivity", "specificity", "positive_predictive_value", "net_benefit")
+    }
+    curve = {
+        "x": [0.0, 0.2, 0.5, 1.0],
+        "y": [0.0, 0.6, 0.9, 1.0],
+        "low": [0.0, 0.5, 0.8, 1.0],
+        "high": [0.1, 0.7, 1.0, 1.0],
+    }
+    models = [
+        {
+            "model": name,
+            "event": "malignant",
+            "num_patients": 91,
+            "num_events": 34,
+            "prevalence": 0.374,
+            "estimates": {
+                "auroc": estimated(0.9),
+                "calibration_slope": estimated(0.7, 0.2),
+                "expected_over_observed": estimated(1.05),
+            },
+            "curves": {
+                **dict.fromkeys(("roc", "precision_recall", "calibration"), curve),
+                "net_benefit": {**curve, "x": [0.0, 0.2, 0.5, 0.9]},
+            },
+            "groups": [{"num_patients": 18, "predicted": 0.31, "observed": estimated(0.3)}],
+            "thresholds": [{"threshold": 0.1}, {"threshold": 0.2, "alerts": 0.53, **share}],
+        }
+        for name in ("weight_erosion", "local")
+    ]
+    values: dict[str, Any] = {
+        "models": models,
+        "shown": "weight_erosion",
+        "subgroups": [
+            {
+                "column": "mean radius",
+                "group": "below 14",
+                "num_patients": 51,
+                "discrimination": estimated(0.92),
+                "calibration": estimated(1.0),
+            },
+            {"column": "mean radius", "group": "14 and above", "num_patients": None},
+        ],
+        "importance": [{"column": "mean radius", "loss": estimated(0.2)}],
+        "dependence": [
+            {"column": "mean radius", "x": [10.0, 20.0], "y": [0.2, 0.7]},
+            {"column": "mean texture", "categories": [EVIL, "b"], "y": [0.2, 0.7]},
+        ],
+        "coefficients": [
+            {
+                "column": "mean radius",
+                "value": 0.693147,
+                "refits": estimated(0.693147),
+                "alone": estimated(1.0),
+            }
+        ],
+    }
+    return Performance.model_validate({**values, **changes})
+
+
+def with_performance(found: Performance, **more: Any) -> Run:
+    run = make_run(rounds=3)
+    return replace(run, result=run.result.model_copy(update={"performance": found, **more}))

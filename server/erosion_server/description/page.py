@@ -15,7 +15,7 @@ from erosion_common.support.text import printable
 from erosion_server.description.description import Descriptions
 from erosion_server.output.charts import LONGEST_NAME, Plot
 from erosion_server.output.pages import Cell, render_page
-from erosion_server.output.words import shortened, unreadable
+from erosion_server.output.words import missing_share, shortened, unreadable
 
 
 def description_page(found: Descriptions) -> str:
@@ -64,13 +64,6 @@ def _about(value: float | None, column: ColumnSummary, cell: int) -> str | Cell:
 def counted(told: int, found: Range) -> Cell:
     """Return a number of patients, and between which two it lies."""
     return Cell(str(told or "few or none"), f"({found.low:.0f}–{found.high:.0f})")
-
-
-def missing_share(column: ColumnSummary) -> str:
-    """Return the share of patients without a value, in words where it is not disclosed."""
-    if not column.missing:
-        return "few or none"
-    return share_text(column.missing / (column.count + column.missing))
 
 
 def number(value: float | None) -> str:

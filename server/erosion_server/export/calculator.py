@@ -65,11 +65,11 @@ def calculator_page(saved: SavedRun) -> str:
     asks = {
         "number": f"Predicted {target}",
         "times": f"Risk of the event {labels[-1]}" if labels else "",
-        "classes": f"Risk of {labels[-1]}" if len(labels) == 2 else "The likeliest class",
+        "classes": f"Risk of {target}: {labels[-1]}" if len(labels) == 2 else f"Likeliest {target}",
     }
     return render_page(
         "calculator.html",
-        title=f"{saved.card.study}, for {saved.card.user}",
+        title=f"{saved.card.study}, for {saved.run.shown(saved.card.user)}",
         script=Markup(script),
         script_hash=Markup(f"sha256-{digest}"),
         model=Markup(json.dumps(model).replace("<", "\\u003c")),
@@ -77,7 +77,7 @@ def calculator_page(saved: SavedRun) -> str:
         fields=fields,
         asks=asks[task.predicts],
         labels=labels,
-        thresholds=[(f"{each:.0%}", *_known(figures, each)) for each in thresholds],
+        thresholds=[(f"{100 * each:g} %", *_known(figures, each)) for each in thresholds],
         rows=[*saved.card_rows(), ("Run", f"{saved.card.run} of {saved.run.result.started[:10]}")],
     )
 
@@ -143,7 +143,8 @@ def _known(figures: ModelFigures | None, threshold: float) -> list[str]:
 
 
 def _percent(estimate: Estimate) -> str:
-    return f"{estimate.value:.0%} ({estimate.low:.0%} to {estimate.high:.0%})"
+    value, low, high = (f"{100 * end:.0f}" for end in (estimate.value, estimate.low, estimate.high))
+    return f"{value} % ({low} to {high} %)"
 
 
 def _groups(figures: ModelFigures) -> Iterator[tuple[float, int, str]]:

@@ -33,7 +33,7 @@ MISSING = {  # policy -> what becomes of a patient without a value
     "drop": "no result",
     "impute": "the mean stands for it",
     "mode": "the commonest category stands for it",
-    "indicator": "an input says so",
+    "indicator": "taken as “not known”",
 }
 
 
@@ -56,7 +56,8 @@ class SavedRun:
         elsewhere = travel_sentence(result) if is_delivered else ""
         return [
             NOT_A_DEVICE,
-            f"It was made for patients like those of {self.card.user}, and measured on {few}"
+            f"It was made for patients like those of {self.run.shown(self.card.user)}, and"
+            f" measured on {few}"
             f" {number} of them. {elsewhere or NOWHERE}",
             *warnings_of(self.run),
         ]

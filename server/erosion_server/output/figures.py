@@ -149,13 +149,16 @@ def discrimination(models: Sequence[ModelFigures]) -> Iterator[Drawing]:
 
 def calibration(models: Sequence[ModelFigures], unit: str = "") -> Iterator[Drawing]:
     """Yield observed against predicted, smoothed, with groups of patients as dots."""
+    ends: list[float] = []  # of all, so that charts side by side can be compared
+    for model in models:
+        if (curve := model.curves.get("calibration")) is not None:
+            ends += (*curve.x, *curve.low, *curve.high)
+        ends += [end for each in model.groups for end in (each.predicted, each.observed.value)]
     for style, model in enumerate(models):
         curve, groups = model.curves.get("calibration"), model.groups
         if curve is None and not groups:
             continue
         called, is_number = named(model, models), not model.event
-        ends = [value for each in (curve,) if each for value in (*each.x, *each.low, *each.high)]
-        ends += [value for each in groups for value in (each.predicted, each.observed.value)]
         span = (min(ends), max(ends)) if is_number else (0.0, _round_up(max(ends)))
         form = short if is_number else percent
         what = f"predicted{f', {unit}' if unit else ''}" if is_number else "predicted risk, %"
@@ -276,7 +279,9 @@ def residuals(models: Sequence[ModelFigures]) -> Drawing | None:
     return Drawing("residuals", "Errors by predicted value", Markup(), columns, rows)
 
 
-def dependences(found: Sequence[Dependence], outcome: str, *, is_share: bool) -> Iterator[Drawing]:
+def dependences(
+    found: Sequence[Dependence], outcome: str, units: Mapping[str, str], *, is_share: bool
+) -> Iterator[Drawing]:
     """Yield how the mean prediction changes with each column."""
     every = [value for each in found for value in each.y]
     if not every:
@@ -285,13 +290,15 @@ def dependences(found: Sequence[Dependence], outcome: str, *, is_share: bool) ->
     form = percent if is_share else "{:.4g}".format
     for each in found:
         name = file_name("dependence", each.column)
+        unit = units.get(each.column, "")
+        label = f"{each.column}, {unit}" if unit else each.column
         if each.x:
-            plot = Plot((each.x[0], each.x[-1]), (low, high), each.column, outcome, y_form=form)
+            plot = Plot((each.x[0], each.x[-1]), (low, high), label, outcome, y_form=form)
             plot.line("", list(zip(each.x, each.y, strict=True)), 0)
             rows: list[Sequence[object]] = list(zip(each.x, each.y, strict=True))
         else:
             places = len(each.categories)
-            plot = Plot((0, places), (low, high), each.column, outcome, lambda _: "", form)
+            plot = Plot((0, places), (low, high), label, outcome, lambda _: "", form)
             plot.bars(range(places + 1), each.y, 0)
             for number, category in enumerate(each.categories[:8]):
                 plot.tick(number + 0.5, category, 300 / places)

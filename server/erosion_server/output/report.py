@@ -9,7 +9,7 @@ from typing import Any
 
 from erosion_common.formats.model_card import ModelCard, read_card
 from erosion_common.protocol.messages import FEWEST_OF_A_CLASS, FinalMetrics, Metrics, Summary
-from erosion_common.protocol.performance import Estimate, ModelFigures, Performance
+from erosion_common.protocol.performance import Coefficient, Estimate, ModelFigures, Performance
 from erosion_common.rounds.records import RoundRecord
 from erosion_common.settings.base import Settings
 from erosion_common.study.sections import Evaluation
@@ -32,6 +32,7 @@ from erosion_server.run.run_folder import RunFolder
 
 FEW = "too few patients on a side, or up to another threshold"
 LARGEST_LOG_RATIO = 3.0  # in a plot of ratios: 20 and 1/20
+UNSEEN = 1e-6  # an effect that no patient has moved
 TRIPOD = TEMPLATES / "tripod_ai.toml"
 SECTIONS = {  # in the page's order, with what shows them
     "glance": ("Key figures", ""),
@@ -166,7 +167,8 @@ def warnings_of(run: RunData) -> list[str]:
     found += _groups_off(result.performance)
     if summary := result.patients.get(result.user):
         found += few_patients(run.study, summary)
-    return [*found, *words.absences(result.absent), *words.recounts(result.recounts)]
+    away = words.absences(result.absent, shown=run.shown)
+    return [*found, *away, *words.recounts(result.recounts)]
 
 
 def few_patients(study: Study, summary: Summary) -> Iterator[str]:
@@ -207,7 +209,8 @@ def _performance(run: RunData) -> dict[str, Any]:
     decided = figures.decisions(models)
     timed = list(figures.over_time(models, time_unit))
     outcome = f"mean {'prediction' if is_number else 'risk, %'}"
-    dependent = list(figures.dependences(found.dependence, outcome, is_share=not is_number))
+    units = {each.name: each.unit for each in getattr(task, "features", ())}
+    dependent = list(figures.dependences(found.dependence, outcome, units, is_share=not is_number))
     spread = figures.residuals(models)
     first = models[0] if models else None
     files = [*apart, *calibrated, *timed, *dependent, *figures.tables(found)]
@@ -261,7 +264,7 @@ def _thresholds(model: ModelFigures | None) -> list[Row]:
             continue
         last = Cell("–")
         if benefit is not None:
-            last = Cell(f"{benefit.value:z.3f}", f"{benefit.low:z.2f}–{benefit.high:z.2f}")
+            last = estimate_cell(benefit, 3)
         shares = (
             row.sensitivity,
             row.specificity,
@@ -310,8 +313,27 @@ def _effects(run: RunData, found: Performance) -> dict[str, Any]:
 
     has_errors = any(each.pooled is not None for each in found.coefficients)
     has_interval = has_errors or any(each.refits is not None for each in found.coefficients)
+    features = {feature.name: feature for feature in getattr(run.study.task, "features", ())}
+    summary = run.result.patients.get(run.result.user)
+    deviations = {} if summary is None else {c.name: c.deviation for c in summary.columns}
+    curved = {name for name, feature in features.items() if getattr(feature, "knots", ())}
+    told = [
+        each
+        for each in found.coefficients
+        if each.column not in curved
+        and not (each.category == "missing" and abs(each.value) < UNSEEN)  # nobody lacks it
+    ]
+
+    def per(each: Coefficient) -> str:
+        """Return by how much a number is moved."""
+        deviation = deviations.get(each.column)
+        if each.category is not None or not deviation:
+            return ""
+        unit = getattr(features.get(each.column), "unit", "")
+        return f"per {deviation:.2g} {unit}".strip()
+
     every = []
-    for each in found.coefficients[:MOST_COLUMNS_SHOWN]:
+    for each in told[:MOST_COLUMNS_SHOWN]:
         plain = Estimate(value=each.value, low=each.value, high=each.value)
         alone = None if each.alone is None else shown(each.alone)
         every.append((each, shown(each.pooled or each.refits or plain), alone))
@@ -324,9 +346,12 @@ def _effects(run: RunData, found: Performance) -> dict[str, Any]:
         name = each.column if each.category is None else f"{each.column}: {each.category}"
         drawn = charts.strip(own, span, float(is_ratio), alone, logarithmic=is_ratio)
         cell = estimate_cell(own)
-        rows.append((name, cell if has_interval else Cell(cell.value), estimate_cell(alone), drawn))
+        own_cell = cell if has_interval else Cell(cell.value)
+        label = Cell(name, moved) if (moved := per(each)) else name
+        rows.append((label, own_cell, estimate_cell(alone), drawn))
     return {
         "effects": rows,
+        "curved": [each.column for each in found.coefficients if each.category == "curve 1"],
         "effect_caption": f"{what}s of {found.shown}, per standard deviation or category",
         "effect_headings": ("Column", what, f"{run.shown(run.result.user)} alone", "Plot"),
         "effects_from": "errors" if has_errors else "folds" if has_interval else "",
@@ -358,12 +383,13 @@ def card_rows(run: RunData, card: ModelCard | None) -> list[Row]:
         if not metric.of_data
     ]
     said = travel_sentence(result) if name == result.delivered_arm else ""
+    trained = 1 + run.trained_with(name)
     return [
         ("Model", f"{study.model.described()}, the arm {name}"),
         ("Predicts", f"{columns}: {outcomes.get(task.predicts, task.outcome)}"),
         ("Reads", f"{reads}{f', and {more} more columns' if more > 0 else ''}"),
         ("Meant for", f"Patients like those of {user}. You write: purpose and users."),
-        ("Trained by", f"{len(study.hospitals)} hospitals, in {result.arms[name].rounds} rounds"),
+        ("Trained by", f"{trained} hospitals, in {result.arms[name].rounds} rounds"),
         ("Tested on", f"{result.num_patients} {result.tested} of {user} alone"),
         ("Performance", "; ".join(performance)),
         *([("Elsewhere", said)] if said else []),

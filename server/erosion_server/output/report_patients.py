@@ -1,11 +1,12 @@
 """The report's section on patients: their flow and Table 1, as hospitals describe themselves."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from erosion_common.protocol.messages import ColumnSummary, Summary, count_range
 from erosion_server.output.pages import Cell, Row
 from erosion_server.output.run_data import RunData
-from erosion_server.output.words import unreadable
+from erosion_server.output.words import missing_share, unreadable
 from erosion_server.run.result import Result
 
 MOST_COLUMNS_SHOWN = 60  # of Table 1; the description has all
@@ -55,7 +56,8 @@ def patient_values(run: RunData) -> dict[str, Any]:
         )
     every = (column for each in result.patients.values() for column in each.columns)
     columns = [*dict.fromkeys(column.name for column in every)]
-    table1 = [_column_row(name, result) for name in columns[:MOST_COLUMNS_SHOWN]]
+    units = {each.name: each.unit for each in getattr(run.study.task, "features", ())}
+    table1 = [_column_row(name, units, result) for name in columns[:MOST_COLUMNS_SHOWN]]
     if (more := len(columns) - MOST_COLUMNS_SHOWN) > 0:
         notes.append(f"Table 1 leaves out {more} columns; `erosion describe` shows all.")
     return {
@@ -67,21 +69,25 @@ def patient_values(run: RunData) -> dict[str, Any]:
     }
 
 
-def _column_row(name: str, result: Result) -> list[Row]:
+def _column_row(name: str, units: Mapping[str, str], result: Result) -> list[Row]:
     of = {
         hospital: next((column for column in each.columns if column.name == name), None)
         for hospital, each in result.patients.items()
     }
     categories = [*dict.fromkeys(c for column in of.values() if column for c in column.shares)]
-    if not categories:
-        return [(name, *(_mean_of(of[hospital], result.patients[hospital]) for hospital in of))]
-    return [
+    label = f"{name}, {unit}" if (unit := units.get(name, "")) else name
+    rows: list[Row] = [
         (
             f"{name}: {category}",
             *(_share_of(of[hospital], category, result.patients[hospital]) for hospital in of),
         )
         for category in categories[:MOST_CATEGORIES]
     ]
+    if not categories:
+        rows = [(label, *(_mean_of(of[hospital], result.patients[hospital]) for hospital in of))]
+    if any(column is not None and column.missing for column in of.values()):
+        rows.append((f"{name}: not known", *map(_missing_of, of.values())))
+    return rows
 
 
 def _mean_of(column: ColumnSummary | None, of: Summary) -> Cell:
@@ -99,6 +105,10 @@ def _share_of(column: ColumnSummary | None, category: str, of: Summary) -> Cell:
     told, (low, high) = column.shares[category], column.share_range(category, of.min_cell)
     share = f"{100 * told / column.count:.0f} %" if told else "few or none"
     return Cell(share, f"{100 * low:.0f}–{100 * high:.0f} %")
+
+
+def _missing_of(column: ColumnSummary | None) -> str:
+    return "–" if column is None else missing_share(column)
 
 
 def _about_count(told: int, of: Summary) -> Cell:

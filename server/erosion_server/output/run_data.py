@@ -41,6 +41,16 @@ class RunData:
         called = self.shown(hospital)
         return hospital if called == hospital else Cell(called, hospital)
 
+    def trained_with(self, arm: str) -> int:
+        """Return how many other hospitals gave the arm an update."""
+        accepted = {
+            name
+            for record in self.of(arm)
+            for name, entry in record.hospitals.items()
+            if entry.outcome == "accepted"
+        }
+        return len(accepted - {self.result.user})
+
     @property
     def last_samples(self) -> dict[str, HospitalRecord]:
         """By hospital, its last entry in the first arm that has a number of samples."""

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
@@ -18,7 +18,7 @@ from erosion_common.support import status
 from erosion_common.support.live_page import LivePage
 from erosion_server.output.events import RunEvent, StudyStarted
 from erosion_server.output.observers import Observer
-from erosion_server.output.round_facts import news_of
+from erosion_server.output.round_facts import News, news_of
 from erosion_server.output.words import printable, seconds_text
 
 MOST_RUNS = 6  # on a page
@@ -28,6 +28,7 @@ MOST_HOSPITALS = 60  # in the table
 MOST_NEWS = 30
 LAST_ROUNDS = 10  # by which the time left is estimated
 _RECORD = TypeAdapter(RoundRecord)
+Event = tuple[int, int, News]  # its first round, how often, and the last of it
 
 
 def open_output(where: str) -> Observer:
@@ -133,7 +134,7 @@ class _RoundsSoFar:
         self._seconds: list[float] = []  # of the last rounds
         self._last: RoundRecord | None = None
         self._newest: dict[str, RoundRecord] = {}  # by arm
-        self._news: list[tuple[str, str, str]] = []
+        self._news: dict[object, Event] = {}  # by pattern
 
     def read(self) -> None:
         """Take in the lines that were added."""
@@ -167,11 +168,11 @@ class _RoundsSoFar:
             self._seconds.clear()
         self._last = self._newest[record.arm] = record
         self._seconds = [*self._seconds, record.seconds][-LAST_ROUNDS:]
-        found = [
-            (f"{news.arm}, round {news.round}", news.hospital or "all", news.text)
-            for news in news_of(record)
-        ]
-        self._news = [*self._news, *found][-MOST_NEWS:]
+        for news in news_of(record):
+            first, times, _ = self._news.pop(news.pattern, (news.round, 0, news))
+            self._news[news.pattern] = first, times + 1, news  # the latest comes last
+        for pattern in [*self._news][:-MOST_NEWS]:
+            del self._news[pattern]
 
     def left(self, rounds: int) -> str:
         """Return about how long the arm takes from here on; "" where that is not known."""
@@ -198,7 +199,7 @@ class _RoundsSoFar:
                 {
                     "title": "Events, newest first",
                     "head": ["when", "hospital", "what"],
-                    "rows": [(w, called.get(h, h), text) for w, h, text in self._news[::-1]],
+                    "rows": [*_events(self._news.values(), called)][::-1],
                 },
             ],
         }
@@ -222,6 +223,13 @@ class _RoundsSoFar:
             series += _series(arm, points)
         title = f"{name.replace('_', ' ')} on test patients of {called.get(user, user)}, by round"
         return {"title": title, "series": series[-MOST_CURVES:]}
+
+
+def _events(found: Iterable[Event], called: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
+    for first, times, last in found:
+        again = f" ({times} times since {first})" if times > 1 else ""
+        hospital = called.get(last.hospital, last.hospital) or "all"
+        yield f"{last.arm}, round {last.round}{again}", hospital, last.text
 
 
 def _series(name: str, points: Sequence[tuple[int, float | None]]) -> list[dict[str, Any]]:

@@ -2,10 +2,17 @@
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from erosion_common.protocol.messages import FEWEST_OF_A_CLASS, FinalMetrics, FinishFigures, Summary
+from erosion_common.protocol.messages import (
+    FEWEST_OF_A_CLASS,
+    ColumnSummary,
+    FinalMetrics,
+    FinishFigures,
+    Summary,
+)
 from erosion_common.rounds.data_check import DataCheck
+from erosion_common.rounds.misfits import share_text
 from erosion_common.rounds.selection import SelectedSettings
 from erosion_common.support.text import printable as printable
 from erosion_common.tasks.metric import Metric
@@ -188,12 +195,20 @@ def stops(result: Result) -> list[str]:
     ]
 
 
-def absences(missing: Sequence[Absent], *, named_in: str = "result.json") -> list[str]:
-    """Return who was missing, as remarks on the verdict; `named_in` has all."""
+def absences(
+    missing: Sequence[Absent],
+    *,
+    named_in: str = "result.json",
+    shown: Callable[[str], str] = str,
+) -> list[str]:
+    """Return who was missing, as remarks on the verdict; `named_in` has all.
+
+    `shown`: what people call a hospital.
+    """
     everywhere = [a for a in missing if a.everywhere]
     at_times = [a for a in missing if not a.everywhere]
     said = [
-        f"{printable(a.hospital, at_most=48)} took no part ({printable(a.reason)})."
+        f"{printable(shown(a.hospital), at_most=60)} took no part ({printable(a.reason)})."
         for a in everywhere[:MOST_ABSENT]
     ]
     for absent in at_times[:MOST_ABSENT]:
@@ -206,7 +221,7 @@ def absences(missing: Sequence[Absent], *, named_in: str = "result.json") -> lis
             for cause, count in absent.left_out.items()
         )
         said.append(
-            f"{printable(absent.hospital, at_most=48)} was missing in some rounds: {missed}"
+            f"{printable(shown(absent.hospital), at_most=60)} was missing in some rounds: {missed}"
             f" ({why or f'the last time: {printable(absent.reason)}'})."
         )
     if more := len(missing) - len(said):
@@ -317,3 +332,10 @@ def chosen_text(selected: SelectedSettings) -> str:
     """Return the chosen settings, e.g. "distance_penalty = 0.1"; the arm's own if none are."""
     settings = ", ".join(f"{key} = {value}" for key, value in selected.settings.items())
     return printable(settings) or "as in the study"
+
+
+def missing_share(column: ColumnSummary) -> str:
+    """Return the share of patients without a value, in words where it is not disclosed."""
+    if not column.missing:
+        return "few or none"
+    return share_text(column.missing / (column.count + column.missing))

@@ -73,9 +73,10 @@ function update() {
   table.hidden = true;
   for (const row of rows) row.cells[1].textContent = "";
   delete result.dataset.values;
-  if (lacks.length || values.includes(null)) {
+  const isEmpty = values.every((v) => v === undefined || Number.isNaN(v));
+  if (isEmpty || lacks.length || values.includes(null)) {
     result.textContent = "No result";
-    note.textContent = lacks.length ? "Still needed: " + lacks.join(", ") + "." : "Correct what is marked above.";
+    note.textContent = isEmpty ? "Fill in what is known of the patient." : lacks.length ? "Still needed: " + lacks.join(", ") + "." : "Correct what is marked above.";
     return;
   }
   const found = predict(values), missing = values.flatMap((v, i) => Number.isNaN(v) ? [model.fields[i].name] : []);
