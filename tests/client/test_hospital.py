@@ -24,6 +24,7 @@ from erosion_common.protocol.messages import (
     Scaling,
     TrainReply,
     TrainRequest,
+    TrainResult,
 )
 from erosion_common.protocol.scaling import pool
 from erosion_common.rounds.selection import fold_studies, trials
@@ -70,6 +71,17 @@ def test_a_hospital_introduces_itself_by_its_training_patients(tmp_path: Path) -
         Hospital(user_site(tmp_path)).evaluate(EvaluateRequest(study, {}, None)).header.scaling
     )
     assert scaling == pool([sums], study.task)  # of the training part alone
+
+
+def test_a_round_has_the_learning_rate_of_its_schedule(tmp_path: Path) -> None:
+    training = {"steps": 1, "batch_size": 100, "schedule": "inverse_sqrt"}  # a step on everybody
+    study = make_study(rounds=8, training=training)
+    hospital = Hospital(peer_site(tmp_path, limits={"min_local_steps": 1}))
+    first, fourth = (hospital.answer(request(study, round=number)) for number in (1, 4))
+    assert isinstance(first, TrainResult)
+    assert isinstance(fourth, TrainResult)
+    assert bool(first.delta.any())
+    torch.testing.assert_close(fourth.delta, first.delta / 2)
 
 
 def test_training_is_that_of_local_sgd_on_all_of_a_peers_patients(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from erosion_common.learning.models import Logistic, Mlp, MnistCnn, build_model,
 from erosion_common.learning.trainable import freeze
 from erosion_common.learning.training import Training
 from erosion_common.tasks.task import DerivedLoss, Loss
+from tests.support.small_study import make_study
 from tests.support.tasks import classes_of, read_task
 
 
@@ -373,3 +374,24 @@ def test_any_other_loss_says_its_gradient_or_is_differentiated_in_the_outputs(
     loss = told if knows else told.__call__
     assert isinstance(loss, DerivedLoss) == knows
     assert torch.equal(trained(ours, inputs, targets, loss), trained(theirs, inputs, targets, loss))
+
+
+@pytest.mark.parametrize(
+    ("schedule", "rates"),
+    [
+        ("constant", [0.4] * 5),
+        ("step", [0.4, 0.4, 0.04, 0.004, 0.004]),  # beyond the last round as in it
+        ("cosine", [0.4, 0.2 * (1 + 0.5**0.5), 0.2, 0.2 * (1 - 0.5**0.5), 0.2 * (1 - 0.5**0.5)]),
+        ("inverse_sqrt", [0.4, 0.4 / 2**0.5, 0.4 / 3**0.5, 0.2, 0.2]),
+    ],
+)
+def test_a_schedule_by_hand(schedule: Any, rates: list[float]) -> None:
+    training = Training(steps=1, learning_rate=0.4, schedule=schedule)
+    found = [training.at(number, 4).learning_rate for number in (1, 2, 3, 4, 5)]
+    assert found == pytest.approx(rates)
+
+
+def test_a_private_study_has_no_schedule_of_another_rate() -> None:
+    private = {"epsilon": 3.0, "delta": 1e-3, "learning_rate": 0.1}
+    with pytest.raises(ValueError, match="schedule"):
+        make_study(training={"epochs": 1, "schedule": "cosine"}, privacy=private)

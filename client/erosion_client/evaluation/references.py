@@ -103,7 +103,8 @@ def loss_of_local_arm(
     for rest, held_out in _in_turn(folds):
         left = replace(work.only(torch.from_numpy(rest)), trainer=train_locally)
         for round_number in range(1, study.rounds + 1):
-            left = replace(left, round=round_number)
+            at = study.training.at(round_number, study.rounds)
+            left = replace(left, round=round_number, training=at)
             outcome = take_step(study.arms[arm], left, study.build_context.layout)
             assert isinstance(outcome, LocalOutcome)
             left = replace(left, received=left.received + outcome.delta, kept=outcome.keep)

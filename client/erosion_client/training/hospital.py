@@ -533,7 +533,7 @@ class Hospital:
             inputs=training.inputs,
             targets=training.targets,
             task=study.task,
-            training=study.training,
+            training=study.training.at(moment.round, study.rounds),
             secret=secret_of(request, self._secret),
             patients=prepared.training_patients,
             disclosed_samples=prepared.disclosed_samples,

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Sequence
-from math import ceil, pi
+from math import ceil, cos, pi
 from typing import Literal, Self
 
 import torch
@@ -153,6 +153,12 @@ class Training(Settings):
     learning_rate: float = Field(
         default=0.1, gt=0, le=LARGEST_FACTOR, description="Size of a step."
     )
+    schedule: Literal["constant", "step", "cosine", "inverse_sqrt"] = Field(
+        default="constant",
+        description='How the learning rate falls over the study\'s rounds. `"step"`: to a tenth '
+        'after half of them, to a hundredth after three quarters; `"cosine"`: along half a '
+        'cosine; `"inverse_sqrt"`: divided by the square root of the round.',
+    )
     momentum: float = Field(  # sgd only
         default=0.0,
         ge=0,
@@ -176,6 +182,18 @@ class Training(Settings):
         if self.optimizer == "adam" and self.momentum:
             raise ValueError("momentum belongs to optimizer = 'sgd'; leave it out with adam")
         return self
+
+    def at(self, round_number: int, rounds: int) -> "Training":
+        """Return the training of a round (from 1) of `rounds`, with its learning rate."""
+        if self.schedule == "constant":
+            return self
+        before = min(round_number, rounds) - 1  # after the last round only predictions are made
+        factor = {
+            "step": 0.1 ** (int(2 * before >= rounds) + int(4 * before >= 3 * rounds)),
+            "cosine": (1 + cos(pi * before / rounds)) / 2,
+            "inverse_sqrt": (before + 1) ** -0.5,
+        }[self.schedule]
+        return self.model_copy(update={"learning_rate": self.learning_rate * factor})
 
     def steps_with(self, num_samples: int) -> int:
         """Return how many mini-batches a hospital with `num_samples` takes in a round."""

@@ -204,6 +204,11 @@ class Study(Settings):
         yield self.evaluation.problem_with(self.task, arms, selects=self.selection is not None)
         if self.training.augmentation is not None and not isinstance(self.task, ImageTask):
             yield "training.augmentation is for images; leave it out"
+        if self.training.schedule != "constant" and self.privacy is not None:
+            yield (
+                "training.schedule is of training.learning_rate, and a study with [privacy] has"
+                " another; leave it out"
+            )
         self.model.check_task(self.task.input_shape)
         check_size(self.model, tuple(self.task.input_shape), self.task.num_outputs)
         if self.model.frozen and self.model.has_free_shapes:
