@@ -3,16 +3,24 @@
 No round is run. On each split of which-rule and confirmation the user's site fits its local
 references, and their losses are compared with those that the cells of these experiments keep of
 every rule. The base rate's loss, which both keep, shows that a split is the same.
+
+Cells `pooled-...` fit the same references to the training patients of all hospitals together: the
+best that a federated ridge or federated boosting could be if they gave what pooling gives.
 """
 
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
+import numpy as np
 import torch
 
 from erosion.simulation.testbed_sites import sites_of_testbed
+from erosion_client.dataset.local_dataset import LocalDataset, Rows
+from erosion_client.evaluation.references import fit_reference, folds_of_patients
 from erosion_client.training.hospital import Hospital
 from erosion_common.protocol.messages import EvaluateRequest
 from erosion_common.protocol.scaling import pool
@@ -20,7 +28,7 @@ from erosion_common.study.sections import REFERENCES
 from erosion_common.study.study import Study
 from experiments.cells import Cell, CellPlan, Tick, Values, read_cells
 from experiments.experiment import RESULTS, Experiment
-from experiments.page import Page, grid, named, page
+from experiments.page import Page, grid, named, page, table
 from experiments.papers import rules
 from experiments.papers.rules import CONFIRMATION, WHICH_RULE, Setting, plans_of, test_share
 from experiments.splits import figures_of_split, shipped_study
@@ -31,12 +39,14 @@ from experiments.tables import (
     comparisons,
     figures_of,
     in_words,
+    one_or_range,
 )
 
 SEEDS = 12  # of the fifty that the others have
 OURS = {WHICH_RULE: rules.SLOW, CONFIRMATION: rules.RECOMMENDED}
 COMPARED = ("local", "fedavg", "personal_intercept", "evidence_erosion")  # and ours
-RIDGE = "ridge"
+RIDGE, TREES = "ridge", "boosted_trees"
+POOLED = "pooled"
 NAMES = (*REFERENCES, *COMPARED, "ours")
 TOLERANCE = 1e-9
 
@@ -50,8 +60,10 @@ def settings() -> dict[Setting, Experiment]:
 
 
 def plans() -> list[CellPlan]:
-    """Return a cell for each setting and seed."""
-    return plans_of(settings(), range(SEEDS), references=list(REFERENCES))
+    """Return two cells for each setting and seed: of the user's patients, and of everybody's."""
+    alone = plans_of(settings(), range(SEEDS), references=list(REFERENCES))
+    pooled = plans_of(settings(), range(SEEDS), pooled=list(REFERENCES))
+    return [*alone, *(replace(plan, name=f"{POOLED}-{plan.name}") for plan in pooled)]
 
 
 def study_of(config: Values) -> Study:
@@ -59,12 +71,16 @@ def study_of(config: Values) -> Study:
     study = shipped_study(
         config["study"], user=config["user"], seed=config["seed"], arms=["fedavg", "local"]
     )
+    if POOLED in config:  # each column in its unit, so that hospitals' rows can be stacked
+        return study.model_copy(update={"scaling": "none"})
     evaluation = study.evaluation.model_copy(update={"references": tuple(config["references"])})
     return study.model_copy(update={"evaluation": evaluation})
 
 
 def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
     """Fit the references on one split, and measure them."""
+    if POOLED in config:
+        return _run_pooled(config, data_dir, tick)
     study = study_of(config)
     with tempfile.TemporaryDirectory() as made:
         site = sites_of_testbed(study, Path(), Path(made), data_dir, None)[study.user]
@@ -80,6 +96,30 @@ def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
         reply = hospital.evaluate(request).header
     tick()
     return figures_of_split(reply.references, reply.base_rate)
+
+
+def _run_pooled(config: Values, data_dir: Path | None, tick: Tick) -> Values:
+    """Fit the references to all hospitals' training patients, and measure them at the user's."""
+    study = study_of(config)
+    with tempfile.TemporaryDirectory() as made:
+        sites = sites_of_testbed(study, Path(), Path(made), data_dir, None)
+        data = {name: LocalDataset(site, study) for name, site in sites.items()}
+    user, parts = data[study.user], [of.rows_alone()[0] for of in data.values()]
+    firsts = np.cumsum([0, *(part.patients.max(initial=-1) + 1 for part in parts)])
+    training = Rows(
+        np.concatenate([part.inputs for part in parts]),
+        np.concatenate([part.targets for part in parts]),
+        np.concatenate([part.patients + first for part, first in zip(parts, firsts, strict=False)]),
+    )
+    folds = folds_of_patients(training, study.task, user.seed("references"))
+    figures: dict[str, Any] = {"patients": len(np.unique(training.patients))}
+    for name in config[POOLED]:
+        found = fit_reference(name, study.task, training, user.rows_alone()[1], folds)
+        predicted = study.task.predictions_of_patients(found.predictions, user.test_patients)
+        losses = study.task.patient_losses(predicted, user.tested_outcomes)
+        figures[name] = {"log_loss": float(losses.mean())}
+    tick()
+    return figures
 
 
 def with_rules(cell: Cell, other: Cell | None, ours: str) -> Values | None:
@@ -100,13 +140,34 @@ def by_setting(cells: Mapping[str, Cell], results: Path = RESULTS) -> Losses:
     rules_of = {one: read_cells(results / one.name, one.plans()) for one in OURS}
     experiments = settings()
     found: dict[Setting, list[Values]] = {setting: [] for setting in experiments}
-    for cell in cells.values():
+    for cell in (each for each in cells.values() if POOLED not in each.plan.config):
         setting = cell.plan.config["study"], cell.plan.config["user"]
         experiment = experiments[setting]
         other = rules_of[experiment].get(cell.plan.name)
         if (split := with_rules(cell, other, OURS[experiment])) is not None:
             found[setting].append(split)
     return {setting: splits for setting, splits in found.items() if len(splits) > 1}
+
+
+def _pooled(cells: Mapping[str, Cell]) -> str:
+    found: dict[Setting, list[Values]] = {}
+    for cell in (each for each in cells.values() if POOLED in each.plan.config):
+        setting = cell.plan.config["study"], cell.plan.config["user"]
+        found.setdefault(setting, []).append(cell.figures)
+    found = {setting: splits for setting, splits in found.items() if len(splits) > 1}
+    every = comparisons(found, [TREES], [RIDGE], test_share=test_share)
+    apart = {one.setting: one.difference.text() if one.difference else "" for one in every}
+    return table(
+        ["setting, pooled patients", RIDGE, TREES, "trees minus ridge"],
+        [
+            [
+                f"{', '.join(setting)}, {one_or_range(split['patients'] for split in splits)}",
+                *(in_words(figures_of(splits, name, "log_loss")) for name in (RIDGE, TREES)),
+                apart[setting],
+            ]
+            for setting, splits in found.items()
+        ],
+    )
 
 
 def minus_ridge(found: Losses) -> list[Comparison[Setting]]:
@@ -133,6 +194,7 @@ def draw(cells: Mapping[str, Cell]) -> Page:
             named(NAMES),
             lambda splits, name: in_words(figures_of(splits, name, "log_loss")),
         ),
+        pooled=_pooled(cells),
         about=about(every, "a column"),
         minus_ridge=comparison_table(
             every,
@@ -147,7 +209,8 @@ EXPERIMENT = Experiment(
     "references",
     "Local references",
     "A tuned ridge regression and boosted trees of the user's patients alone, on the splits of"
-    " which-rule and confirmation; their cells are read. Minutes.",
+    " which-rule and confirmation, whose cells are read; and both of all hospitals' patients. Ten"
+    " minutes.",
     plans,
     run,
     draw,
