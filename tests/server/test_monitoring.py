@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from erosion.simulation.free_ports import free_address
+from erosion.simulation.free_ports import free_address, free_ports
 from erosion_client.audit.audit_log import AuditLog, SiteObservers
 from erosion_common.errors import LinkError, RunError
 from erosion_common.program.command_line import main, parser
@@ -365,3 +365,63 @@ def test_promtool_accepts_the_alerts_the_dashboard_and_what_is_exported(tmp_path
     )
     assert run.returncode == 0, run.stdout + run.stderr
     status.ended()
+
+
+@pytest.mark.skipif(
+    which("prometheus") is None, reason="Prometheus (Debian: prometheus) is missing"
+)
+def test_prometheus_scrapes_ten_times_a_second_and_its_alerts_fire(
+    served: int, tmp_path: Path
+) -> None:
+    """As `docker/monitoring` configures it, but for the times and the port."""
+    for name, changes in {
+        "prometheus.yml": {"interval: 15s": "interval: 100ms", ":9464": f":{served}"},
+        "alerts.yml": {r"for: \d+m": "for: 200ms"},
+    }.items():
+        text = (FILES / name).read_text()
+        for pattern, new in changes.items():
+            text, count = re.subn(pattern, new, text)
+            assert count
+        (tmp_path / name).write_text(text)
+    (port,) = free_ports(1)
+    tomorrow = expiry.now() + timedelta(days=1)
+    status = CoordinatorStatus(tmp_path / "status.json", RUN.study, lambda: tomorrow)
+    play(status, RUN)
+    status.notify(HospitalJoined(HOME, 24, ("alike",)))
+    status.notify(HospitalLeft(HOME))
+    options = [
+        f"--config.file={tmp_path / 'prometheus.yml'}",
+        f"--storage.tsdb.path={tmp_path / 'data'}",
+        f"--web.listen-address=127.0.0.1:{port}",
+    ]
+    with (tmp_path / "log").open("w") as log:
+        program = subprocess.Popen(["prometheus", *options], stdout=log, stderr=log)
+
+    def asked(path: str) -> Any:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v1/{path}", timeout=60) as page:
+            return json.load(page)["data"]
+
+    def firing() -> dict[str, dict[str, str]]:
+        assert program.poll() is None, (tmp_path / "log").read_text()
+        try:
+            alerts = asked("alerts")["alerts"]
+        except OSError:  # it is starting
+            return {}
+        return {a["labels"]["alertname"]: a["labels"] for a in alerts if a["state"] == "firing"}
+
+    try:
+        wait_until(lambda: firing().keys() >= {"ErosionHospitalAway", "ErosionCertificateEnds"})
+        assert firing()["ErosionHospitalAway"]["hospital"] == HOME
+        assert "ErosionDown" not in firing()
+        (rounds,) = asked("query?query=sum(erosion_rounds_total)")["result"]
+        assert int(rounds["value"][1]) == len(RUN.records)
+
+        def scrapes() -> int:
+            (counted,) = asked("query?query=count_over_time(up[1h])")["result"]
+            return int(counted["value"][1])
+
+        wait_until(lambda: scrapes() > 20)
+    finally:
+        program.kill()
+        program.wait(PATIENCE)
+        status.ended()
