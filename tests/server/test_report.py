@@ -18,13 +18,13 @@ from erosion_common.protocol.performance import Performance
 from erosion_common.rounds.records import HospitalRecord, RoundRecord
 from erosion_common.study.study import Study
 from erosion_common.tasks import REGISTRY
-from erosion_server.output import report
+from erosion_server.output import report, report_patients
 from erosion_server.output.charts import (
     Plot,
     standalone,
     weight_figure,
 )
-from erosion_server.output.pages import Cell
+from erosion_server.output.pages import Cell, render_page
 from erosion_server.output.report import (
     few_patients,
     report_values,
@@ -586,6 +586,29 @@ def test_effects_say_of_how_much_and_leave_out_what_says_nothing() -> None:
     assert values["curved"] == ["mean texture"]
     assert [row[0] for row in values["table1"]] == ["mean radius, mm", "mean radius: not known"]
     assert re.findall(r"\d+", values["table1"][1][1]) == ["25"]
+
+
+def test_a_thousand_hospitals_and_many_columns_fit_on_a_page(folder: Path) -> None:
+    names = ("home", *(f"hospital-{number:03}" for number in range(1, 1000)))
+    run = make_run(arms=("weight_erosion", "local"), hospitals=names, rounds=3)
+    raw = run.study.model_dump(mode="json")
+    columns = [f"column {number}" for number in range(500)]
+    raw["task"]["features"] = columns
+    raw["names"] = {name: f"The hospital of {name}" for name in names}
+    described = {"min_cell": 10, "num_samples": 100, "num_patients": 100}
+    one = {"kind": "number", "count": 100, "missing": 10, "mean": 1.0, "deviation": 2.0}
+    summary = Summary.model_validate(
+        {**described, "columns": [{"name": name, **one} for name in columns[:80]]}
+    )
+    effects = [{"column": name, "value": 0.1, "alone": estimated(0.1)} for name in columns[:100]]
+    found = performance(coefficients=effects, subgroups=[], importance=[], dependence=[])
+    told = {"patients": dict.fromkeys(names, summary), "performance": found}
+    values = values_of(
+        replace(run, study=Study.model_validate(raw), result=run.result.model_copy(update=told))
+    )
+    assert len(values["table1_headings"]) == 1 + report_patients.MOST_BESIDE
+    assert len(values["flow"]) == report_patients.MOST_FLOWS
+    assert len(render_page("report.html", **values)) < 2_000_000
 
 
 def test_hospitals_that_gave_nothing_are_not_said_to_have_taught_it() -> None:

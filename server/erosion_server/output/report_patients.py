@@ -7,10 +7,10 @@ from erosion_common.protocol.messages import ColumnSummary, Summary, count_range
 from erosion_server.output.pages import Cell, Row
 from erosion_server.output.run_data import RunData
 from erosion_server.output.words import missing_share, unreadable
-from erosion_server.run.result import Result
 
 MOST_COLUMNS_SHOWN = 60  # of Table 1; the description has all
 MOST_FLOWS = 40  # hospitals in the flow of patients
+MOST_BESIDE = 20  # hospitals in Table 1, the user first
 MOST_CATEGORIES = 8
 
 
@@ -54,37 +54,41 @@ def patient_values(run: RunData) -> dict[str, Any]:
         notes.append(
             f"Every patient of {run.shown(user)} was trained on, and tested without its fold."
         )
-    every = (column for each in result.patients.values() for column in each.columns)
+    shown = [name for name in run.study.user_first if name in result.patients][:MOST_BESIDE]
+    beside = {name: result.patients[name] for name in shown}
+    every = (column for each in beside.values() for column in each.columns)
     columns = [*dict.fromkeys(column.name for column in every)]
     units = {each.name: each.unit for each in getattr(run.study.task, "features", ())}
-    table1 = [_column_row(name, units, result) for name in columns[:MOST_COLUMNS_SHOWN]]
+    table1 = [_column_row(name, units, beside) for name in columns[:MOST_COLUMNS_SHOWN]]
+    if (more := len(result.patients) - len(beside)) > 0:
+        notes.append(f"Table 1 leaves out {more} hospitals; result.json has them.")
     if (more := len(columns) - MOST_COLUMNS_SHOWN) > 0:
         notes.append(f"Table 1 leaves out {more} columns; `erosion describe` shows all.")
     return {
         "flow": flow,
         "flow_notes": notes,
         "table1": [row for of_column in table1 for row in of_column],
-        "table1_headings": ("Column", *map(run.shown, result.patients)),
+        "table1_headings": ("Column", *map(run.shown, beside)),
         "patients": result.patients,
     }
 
 
-def _column_row(name: str, units: Mapping[str, str], result: Result) -> list[Row]:
+def _column_row(name: str, units: Mapping[str, str], beside: Mapping[str, Summary]) -> list[Row]:
     of = {
         hospital: next((column for column in each.columns if column.name == name), None)
-        for hospital, each in result.patients.items()
+        for hospital, each in beside.items()
     }
     categories = [*dict.fromkeys(c for column in of.values() if column for c in column.shares)]
     label = f"{name}, {unit}" if (unit := units.get(name, "")) else name
     rows: list[Row] = [
         (
             f"{name}: {category}",
-            *(_share_of(of[hospital], category, result.patients[hospital]) for hospital in of),
+            *(_share_of(of[hospital], category, beside[hospital]) for hospital in of),
         )
         for category in categories[:MOST_CATEGORIES]
     ]
     if not categories:
-        rows = [(label, *(_mean_of(of[hospital], result.patients[hospital]) for hospital in of))]
+        rows = [(label, *(_mean_of(of[hospital], beside[hospital]) for hospital in of))]
     if any(column is not None and column.missing for column in of.values()):
         rows.append((f"{name}: not known", *map(_missing_of, of.values())))
     return rows
