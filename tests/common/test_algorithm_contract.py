@@ -110,11 +110,9 @@ def test_nobody_gets_what_a_hospital_sent_that_is_forgotten(variant: Variant) ->
     never_there = after_rounds(algorithm, 3, *PEERS[1:])
     everybody = algorithm.broadcast(without)  # or nothing, of what cannot be told apart
     assert not everybody or same(everybody, algorithm.broadcast(never_there))
-    for peer in PEERS[1:] if algorithm.broadcast_to_peer is not None else ():
-        assert same(
-            algorithm.broadcast_to_peer(without, peer),
-            algorithm.broadcast_to_peer(never_there, peer),
-        )
+    if (to_peer := algorithm.broadcast_to_peer) is not None:
+        for peer in PEERS[1:]:
+            assert same(to_peer(without, peer), to_peer(never_there, peer))
     assert same(algorithm.broadcast_to_user(without), algorithm.broadcast_to_user(never_there))
 
 

@@ -121,8 +121,8 @@ def pin(offered: Mapping[str, PublicKey], site: AppSite, replace: Collection[str
     refused = {name: (pinned[name], key) for name, key in changed.items() if name not in replace}
     if added or replaced:
         keys = {**pinned, **added, **replaced}
-        if problem := pinned_keys.problem_with_owners(keys):
-            raise EnrolmentError(f"Nothing is pinned: {problem}")
+        if why := pinned_keys.problem_with_owners(keys):
+            raise EnrolmentError(f"Nothing is pinned: {why}")
         try:
             write_atomically(path, as_text(keys))
         except OSError as problem:

@@ -48,7 +48,7 @@ class Waffle(Scaffold):
     ours.
     """
 
-    algorithm: Literal["waffle"] = "waffle"
+    algorithm: Literal["waffle"] = "waffle"  # type: ignore[assignment]  # the key of the union
     weighting: Literal["uniform"] = Field(
         default="uniform", description="Nothing else: weights are those of the distances."
     )
