@@ -10,13 +10,12 @@ from torch import Tensor
 
 from erosion_common.aggregation.cohort import Update
 from erosion_common.algorithms import REGISTRY
+from erosion_common.algorithms.apfl import FedAla
 from erosion_common.algorithms.base import RoundStart
-from erosion_common.algorithms.fedala import FedAla
-from erosion_common.algorithms.fedamp import FedAmp
+from erosion_common.algorithms.ditto import PFedMe
+from erosion_common.algorithms.fedavg import PerFedAvg
 from erosion_common.algorithms.ifca import Ifca
-from erosion_common.algorithms.own_model import OwnModelState
-from erosion_common.algorithms.per_fedavg import PerFedAvg
-from erosion_common.algorithms.pfedme import PFedMe
+from erosion_common.algorithms.own_model import FedAmp, OwnModelState
 from erosion_common.algorithms.waffle import Waffle, weights_of
 from erosion_common.learning.training import Training
 from tests.support.contexts import CONTEXT, context

@@ -8,16 +8,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field, create_model
 
-from erosion_common.algorithms.apfl import Apfl
+from erosion_common.algorithms.apfl import Apfl, FedAla
 from erosion_common.algorithms.base import ArmBase
 from erosion_common.algorithms.bias_correction import BiasCorrection
 from erosion_common.algorithms.centered_clipping import CenteredClipping
-from erosion_common.algorithms.ditto import Ditto
+from erosion_common.algorithms.ditto import Ditto, PFedMe
 from erosion_common.algorithms.ensemble import Ensemble
 from erosion_common.algorithms.evidence_erosion import EvidenceErosion
-from erosion_common.algorithms.fedala import FedAla
-from erosion_common.algorithms.fedamp import FedAmp
-from erosion_common.algorithms.fedavg import FedAvg, FedProx, FineTuning, PersonalIntercept
+from erosion_common.algorithms.fedavg import (
+    FedAvg,
+    FedProx,
+    FineTuning,
+    PerFedAvg,
+    PersonalIntercept,
+)
 from erosion_common.algorithms.fedfomo import FedFomo
 from erosion_common.algorithms.fedlin import FedLin
 from erosion_common.algorithms.gems.network import NetworkGems
@@ -29,9 +33,8 @@ from erosion_common.algorithms.krum import Krum, MultiKrum
 from erosion_common.algorithms.local import Local
 from erosion_common.algorithms.model_averaging import ModelAveraging
 from erosion_common.algorithms.newton import Newton
-from erosion_common.algorithms.per_fedavg import PerFedAvg
+from erosion_common.algorithms.own_model import FedAmp
 from erosion_common.algorithms.personal_layers import FedBn, FedPer, FedRep, LgFedAvg
-from erosion_common.algorithms.pfedme import PFedMe
 from erosion_common.algorithms.scaffold import Scaffold
 from erosion_common.algorithms.server_optimizer import AggregatingArm
 from erosion_common.algorithms.trimmed_mean import CoordinateMedian, TrimmedMean

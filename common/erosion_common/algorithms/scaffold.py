@@ -11,6 +11,7 @@ from torch import Tensor
 from erosion_common.aggregation.cohort import Cohort, HospitalName
 from erosion_common.algorithms.base import Algorithm, BuildContext, Step
 from erosion_common.algorithms.fedavg import Averaging
+from erosion_common.algorithms.server_optimizer import AggregatingArm
 from erosion_common.learning.local_work import LocalOutcome, LocalWork, Tensors
 from erosion_common.learning.training import Training
 
@@ -27,7 +28,36 @@ class ScaffoldState:
     controls: Mapping[HospitalName, Tensor]  # c_i, each (dim,)
 
 
-class Scaffold(Averaging):
+class ControlVariates(AggregatingArm):
+    """Shared by methods in which control variates correct every hospital's steps."""
+
+    sums_only: ClassVar[bool] = False  # a control variate is the update in another form
+    private_updates: ClassVar[bool] = False  # and goes into the next one's steps
+    measured_attachments: ClassVar[tuple[str, ...]] = (CONTROL,)
+
+    def train(self, work: LocalWork) -> LocalOutcome:
+        """Train with corrected steps, and return the new control variate too."""
+        nothing = torch.zeros_like(work.received)
+        own, mean = work.kept.get(CONTROL, nothing), work.enclosed.get(MEAN_CONTROL, nothing)
+        result = work.sgd(work.received, lambda _y: mean - own)
+        # c_i+ = c_i - c + (x - y) / (K lr), the mean of the round's gradients
+        control = own - mean - result.delta / (result.steps * work.training.learning_rate)
+        if work.own is not None:  # what is not shared has no common direction
+            control = control.masked_fill(work.own, 0.0)
+        return LocalOutcome(
+            result.delta, result.samples_seen, {CONTROL: control}, {CONTROL: control}
+        )
+
+    def attachment_sizes(self, dim: int) -> Mapping[str, int]:
+        """Return the control variate's size."""
+        return {CONTROL: dim}
+
+    def problem_with_training(self, training: Training) -> str | None:
+        """Refuse other optimisers: the control variate is of plain SGD's steps."""
+        return training.problem_for_plain_sgd(self.algorithm)
+
+
+class Scaffold(ControlVariates, Averaging):
     """FedAvg in which every hospital's steps are corrected for how its gradient differs.
 
     A local step is y - lr (g - c_i + c), where c_i is the hospital's mean gradient in its last
@@ -39,10 +69,6 @@ class Scaffold(Averaging):
     momentum.
     Source: Karimireddy et al., SCAFFOLD: Stochastic Controlled Averaging, 2020.
     """
-
-    sums_only: ClassVar[bool] = False  # a control variate is the update in another form
-    private_updates: ClassVar[bool] = False  # and goes into the next one's steps
-    measured_attachments: ClassVar[tuple[str, ...]] = (CONTROL,)
 
     algorithm: Literal["scaffold"] = "scaffold"
     weighting: Literal["samples", "uniform"] = Field(
@@ -69,24 +95,3 @@ class Scaffold(Averaging):
             return ScaffoldState({n: c for n, c in state.controls.items() if n != agent})
 
         return Algorithm(lambda _dim: ScaffoldState({}), update, broadcast=broadcast, forget=forget)
-
-    def train(self, work: LocalWork) -> LocalOutcome:
-        """Train with corrected steps, and return the new control variate too."""
-        nothing = torch.zeros_like(work.received)
-        own, mean = work.kept.get(CONTROL, nothing), work.enclosed.get(MEAN_CONTROL, nothing)
-        result = work.sgd(work.received, lambda _y: mean - own)
-        # c_i+ = c_i - c + (x - y) / (K lr), the mean of the round's gradients
-        control = own - mean - result.delta / (result.steps * work.training.learning_rate)
-        if work.own is not None:  # what is not shared has no common direction
-            control = control.masked_fill(work.own, 0.0)
-        return LocalOutcome(
-            result.delta, result.samples_seen, {CONTROL: control}, {CONTROL: control}
-        )
-
-    def attachment_sizes(self, dim: int) -> Mapping[str, int]:
-        """Return the control variate's size."""
-        return {CONTROL: dim}
-
-    def problem_with_training(self, training: Training) -> str | None:
-        """Refuse other optimisers: the control variate is of plain SGD's steps."""
-        return training.problem_for_plain_sgd("scaffold")

@@ -17,7 +17,7 @@ from erosion_common.algorithms.base import (
     relative_weights,
     too_few_in_study,
 )
-from erosion_common.algorithms.scaffold import CONTROL, MEAN_CONTROL, Scaffold
+from erosion_common.algorithms.scaffold import CONTROL, MEAN_CONTROL, ControlVariates
 from erosion_common.learning.local_work import Tensors
 
 _ROUNDS = 3  # over which weights are averaged
@@ -33,7 +33,7 @@ class WaffleState:
     distances: tuple[Mapping[HospitalName, float], ...]  # d_i of the peers, of the last rounds
 
 
-class Waffle(Scaffold):
+class Waffle(ControlVariates):
     """SCAFFOLD with a weight for each hospital, which falls with its distance from the user.
 
     With d_i the squared distance of a hospital's update from the user's, d_m and d_M the least and
@@ -48,10 +48,7 @@ class Waffle(Scaffold):
     ours.
     """
 
-    algorithm: Literal["waffle"] = "waffle"  # type: ignore[assignment]  # the key of the union
-    weighting: Literal["uniform"] = Field(
-        default="uniform", description="Nothing else: weights are those of the distances."
-    )
+    algorithm: Literal["waffle"] = "waffle"
     selectivity: float = Field(  # Delta Omega
         default=3.2, gt=0, le=100, description="How steeply common training ends, half-way."
     )
