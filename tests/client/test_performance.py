@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from sklearn.calibration import calibration_curve
+from sklearn.inspection import partial_dependence, permutation_importance
 from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.metrics import (
     average_precision_score,
@@ -26,6 +27,7 @@ from sklearn.metrics import (
 
 from erosion_client.dataset.local_dataset import LocalDataset
 from erosion_client.disclosure.control import DisclosureControl
+from erosion_client.evaluation import explanation
 from erosion_client.evaluation.explanation import (
     RIDGE,
     coefficients,
@@ -416,6 +418,52 @@ def test_a_column_without_a_weight_has_no_importance(dataset: LocalDataset) -> N
     assert abs(second.loss.low) + abs(second.loss.high) < 1e-12
     doubled = importance(dataset, np.stack([grown, grown]))  # two cuts: patients stay the units
     assert doubled == [first, second]
+
+
+def as_scikit_learn_has_it(weights: torch.Tensor) -> LogisticRegression:
+    """The same model of scaled inputs."""
+    fit = LogisticRegression().fit(np.array([[0.0, 0], [1, 1]]), np.array([0, 1]))
+    difference = (weights[2:4] - weights[:2]).numpy(), (weights[5] - weights[4]).numpy()
+    fit.coef_, fit.intercept_ = difference[0][None].astype(float), np.array([float(difference[1])])
+    return fit
+
+
+def test_importance_is_that_of_scikit_learn(
+    dataset: LocalDataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(explanation, "PERMUTATIONS", 100)
+    weights = parameters(0.7, 0.5)  # so mild that no loss is clipped
+    grown = permuted_losses(dataset, weights, None, "fedavg")
+    assert grown is not None
+    _, test = dataset.parts(None, "fedavg")
+    known = permutation_importance(
+        as_scikit_learn_has_it(weights),
+        test.inputs.numpy().astype(float),
+        dataset.tested_outcomes,
+        scoring="neg_log_loss",
+        n_repeats=100,
+        random_state=0,
+    )
+    assert grown.mean(axis=0) == pytest.approx(known.importances_mean, abs=0.01)
+
+
+def test_dependence_is_that_of_scikit_learn(dataset: LocalDataset) -> None:
+    weights = parameters(1.5, -0.8)
+    training, _ = dataset.parts(None, "fedavg")
+    scaling = dataset.scaling(None, "fedavg")
+    assert scaling is not None
+    found = dependence(dataset, weights, None, "fedavg", ["age", "dose"])
+    for column, each in enumerate(found):
+        inside = (np.array(each.x) - scaling.mean[column]) / scaling.deviation[column]
+        known = partial_dependence(
+            as_scikit_learn_has_it(weights),
+            training.inputs.numpy().astype(float),
+            [column],
+            method="brute",
+            response_method="predict_proba",
+            custom_values={column: inside},
+        )
+        assert list(each.y) == pytest.approx(known["average"][0].tolist(), abs=1e-5)
 
 
 def test_the_mean_risk_grows_with_the_column_that_counts(dataset: LocalDataset) -> None:

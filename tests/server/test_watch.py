@@ -23,6 +23,7 @@ from erosion_common.program.command_line import main
 from erosion_common.rounds.events import WaitsFor
 from erosion_common.support import live_page
 from erosion_common.support.live_page import LivePage
+from erosion_server.output import notify
 from erosion_server.output.events import StudyFailed
 from erosion_server.output.registry import check_outputs
 from erosion_server.output.watched import MOST_HOSPITALS, MOST_POINTS, WatchedRuns
@@ -198,6 +199,15 @@ def test_a_web_address_is_told_of_the_end_and_of_a_wait_without_figures() -> Non
     assert {message["study"] for message in got} == {RUN.study.name}
     assert "north" in got[1]["words"]
     assert not re.search(r"\d\.\d", str([message["words"] for message in got]))
+
+
+def test_an_address_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notify, "SECONDS", 0.2)
+    with web_hook(answers=False) as (url, got):
+        (output,) = check_outputs([f"notify={url}"]).values()
+        with refused(RunError, "127.0.0.1"):
+            output.notify(StudyFailed("the disk is full"))
+    assert len(got) == 1
 
 
 def test_a_program_is_told_on_its_standard_input(tmp_path: Path) -> None:
