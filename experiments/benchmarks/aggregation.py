@@ -5,13 +5,14 @@
 Flower's is `aggregate_train` of its FedAvg, on the replies of a round. Ours is the update of Weight
 Erosion: distances measured, weights eroded, updates averaged. It starts from updates that were
 decoded as they arrived. The line "whole_round" is everything from Flower's arrays to the round's
-record: decoding, which takes arrays in the memory that they came in, the same
-update, moving and checking the parameters. Each runs in a separate process, set up as in use, and
+record: decoding, which takes arrays in the memory that they came in, the same update, moving and
+checking the parameters. Each runs in a separate process, set up as in use, and
 they take turns. "Same arrays" are those that our hospitals send, one for the whole model; the line
 "layers" compares with Flower on an array for each of resnet18's 62 parameters, which fit into the
 cache.
 """
 
+import logging
 import multiprocessing
 import statistics
 import time
@@ -46,6 +47,7 @@ class Flower:
     def __init__(self, deltas: Sequence[torch.Tensor], places: Sequence[slice]) -> None:
         self._last, self._strategy = ArrayRecord(), FedAvg()
         identify()
+        logging.getLogger("flwr").setLevel(logging.WARNING)  # it has a line for each round
         asked = Message(RecordDict(), 1, "train")
         self._replies = [
             Message(

@@ -57,6 +57,7 @@ from tests.support.synthetic_run import (
     performance,
     with_performance,
 )
+from tests.support.tasks import read_task
 
 MANY = ("home", *(f"hospital-{number:02}" for number in range(1, 20)))
 
@@ -627,6 +628,12 @@ def test_an_exact_regression_is_shown_with_its_own_interval() -> None:
     effect = {"column": "mean radius", "value": 0.693147, "pooled": estimated(0.693147, 0.2)}
     values = values_of(with_performance(performance(coefficients=[effect])))
     assert values["effects"][0][1] == Cell("2.00", "1.64 to 2.44")
+    task = {"kind": "tabular", "outcome": "count", "target": "y", "centre": 2, "spread": 1}
+    counts = read_task({**task, "features": ["mean radius"]})
+    run = with_performance(performance(coefficients=[effect]))
+    values = values_of(replace(run, study=run.study.model_copy(update={"task": counts})))
+    assert values["effects"][0][1] == Cell("2.00", "1.64 to 2.44")
+    assert "Rate ratio" in values["effect_headings"]
 
 
 @pytest.mark.parametrize(("ratio", "says"), [(1.5, "too high"), (0.6, "too low"), (1.0, "")])
