@@ -154,7 +154,8 @@ folds_key(folds) | given | hospital | in_trials | key | label | lacking | left
 len(pooled.deviation) | len(pooled.mean) | len(request.parameters) | length | limit
 limits.largest_round | limits.max_rounds
 limits.min_batch_size | limits.min_class | limits.min_local_steps | longest | method | most | name
-needed | other | parameters.dtype | part | place.round | problem | release.arm | release.round
+needed | other | parameters.dtype | part | place.round | problem | problem or 'are of several'
+release.arm | release.round
 remedy | remedy(size) | request.arm | request.round | request.step | said | self._name
 self._site.name | self.algorithm | self.cell | self.name | self.study.scaling | settings.algorithm
 site.limits.epsilon | site.name | study.name | study.rounds | study.user | task.outcome
@@ -174,5 +175,6 @@ def test_near_data_a_refusal_quotes_the_request_the_study_and_the_limits_alone()
             quoted |= {*quoted_in(place)}
             if isinstance(place, ast.Call):
                 plain = (ast.Constant, ast.JoinedStr)
-                quoted |= {ast.unparse(a) for a in place.args if not isinstance(a, plain)}
+                given = [*place.args, *(keyword.value for keyword in place.keywords)]
+                quoted |= {ast.unparse(a) for a in given if not isinstance(a, plain)}
     assert quoted == {part for line in QUOTED.strip().splitlines() for part in line.split(" | ")}
