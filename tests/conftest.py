@@ -49,6 +49,12 @@ LONG = (
     *("tests/client/test_private_rounds.py", "tests/client/test_local_trainings.py"),
     *("tests/server/test_resume.py", "tests/server/test_study_queue.py"),
     *("tests/server/test_link.py", "tests/server/test_data_check.py"),
+    "tests/server/test_export_onnx.py",
+    "tests/common/test_split_models.py::test_networks_of_images_are_trained_with_it_from_scratch",
+    "tests/common/test_cohort.py::test_memory_stays_below_four_models",
+    "tests/common/test_bounds.py::test_a_study_of_too_many_columns",
+    "tests/common/test_stacked_sgd.py::test_networks_of_images_end_alike[resnet18]",
+    "tests/common/test_envelope.py::test_what_arrives_is_what_was_sent",
 )
 
 
