@@ -44,7 +44,8 @@ MLP = {"name": "mlp", "hidden": [12]}
 
 def update(agent: str, *delta: float, radius: float = 1.0) -> Update:
     ball = SentBall(agent, radius, 0.9, 0.7, 8)
-    return Update(agent, 1, torch.tensor(delta), 10, 10, {BALL: ball.tensor})
+    values = torch.tensor(delta, dtype=torch.float32)
+    return Update(agent, 1, values, 10, 10, {BALL: ball.tensor})
 
 
 def test_a_mean_in_all_balls_is_taken() -> None:
