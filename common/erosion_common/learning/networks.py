@@ -18,6 +18,7 @@ from erosion_common.learning.pretrained import Pretrained
 from erosion_common.settings.base import Settings
 from erosion_common.support.software import install_command
 
+_GROUP = '`"group"`: by groups of channels.'
 _SITE = """\
 `"site"`: batch normalisation, each site by its own patients: arms then keep these layers at the
 sites, as `fedbn` does."""
@@ -238,7 +239,8 @@ class TorchvisionNetwork(ModelBase):
     name: Literal["torchvision"] = "torchvision"
     architecture: Architecture = Field(description="Which of torchvision's networks.")
     normalisation: Literal["as_published", "group", "site"] = Field(
-        default="as_published", description=f"How its layers are normalised. {_SITE}"
+        default="as_published",
+        description=f'`"as_published"`: as in a file of weights. {_GROUP} {_SITE}',
     )
 
     def check_task(self, input_shape: Sequence[int]) -> None:
@@ -282,7 +284,8 @@ class MonaiNetwork(ModelBase):
         default="resnet10", description="Which of MONAI's networks."
     )
     normalisation: Literal["group", "batch", "site"] = Field(
-        default="group", description=f"How its layers are normalised. {_SITE}"
+        default="group",
+        description=f'{_GROUP} `"batch"`: as in a file of weights. {_SITE}',
     )
 
     def check_task(self, input_shape: Sequence[int]) -> None:
