@@ -1,4 +1,4 @@
-"""WAFFLE: weighted averaging of SCAFFOLD's updates (Beaussart et al. 2021, Algorithms 1 and 2)."""
+"""WAFFLE: weighted averaging of SCAFFOLD's updates (Beaussart et al. 2021)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
