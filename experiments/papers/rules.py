@@ -67,7 +67,7 @@ EXPLORED: Arms = {
 }
 CONFIRMED: Arms = {**EXPLORED, RECOMMENDED: RECOMMENDED_ARM}
 SPLIT_MODELS = ("fedper", "fedrep", "lg_fedavg", "fedbn")  # of networks: the rest here is linear
-# Newer than the cells; `which-personal` compares them.
+# Newer than the cells, and in no table yet.
 PERSONAL = ("pfedme", "per_fedavg", "fedala", "fedamp", "ifca", "waffle")
 NEW_SETTINGS: Sequence[Setting] = (
     ("diabetes-130", "medicaid"),

@@ -44,8 +44,8 @@ class Waffle(ControlVariates):
     have the same weights. Use it like `weight_erosion` where hospitals train long. It needs three
     hospitals, and optimizer = "sgd" without momentum.
     Source: Beaussart, Grimberg, Hartley, Jaggi, WAFFLE: Weighted Averaging for Personalized
-    Federated Learning, 2021. Who is away counts with the last distance; distance = "gradients" is
-    ours.
+    Federated Learning, 2021, as public summaries give it: its equations were not held against the
+    paper. Who is away counts with the last distance; distance = "gradients" is ours.
     """
 
     algorithm: Literal["waffle"] = "waffle"
