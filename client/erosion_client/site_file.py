@@ -458,8 +458,8 @@ def _homes_known(path: Path) -> Iterator[None]:
         yield
     except RuntimeError:  # of Path.expanduser
         raise SiteError(
-            f"Site file {path}: a path begins with ~, and that home is not known here."
-            " Write the whole path."
+            f"Site file {path}: a path begins with ~, and that home is not known here",
+            remedy="Write the whole path.",
         ) from None
 
 

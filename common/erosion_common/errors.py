@@ -46,8 +46,8 @@ class ErosionError(Exception):
 
     exit_code = 1
 
-    def __init__(self, what: str = "", *, where: str = "", remedy: str = "") -> None:
-        self.problem = Problem(type(self).__name__, what, where, remedy)
+    def __init__(self, what: str = "", *, where: object = "", remedy: str = "") -> None:
+        self.problem = Problem(type(self).__name__, what, str(where), remedy)
         super().__init__(self.problem.text)
 
     @property

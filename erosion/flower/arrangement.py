@@ -48,8 +48,9 @@ class Arrangement:
             is_buffer = is_no_parameter(name, buffers)
             if not is_buffer and (values.dtype.kind not in "fiub" or values.dtype.itemsize > 8):
                 raise StudyError(
-                    f"The array {name} holds {values.dtype}, which is neither floating-point nor"
-                    " whole numbers. Send it as float32 or float64, or name it in buffers."
+                    f"The array {name} holds {values.dtype}, which is neither floating-point"
+                    " nor whole numbers",
+                    remedy="Send it as float32 or float64, or name it in buffers.",
                 )
             if not is_buffer and values.dtype.kind == "f" and not np.isfinite(values).all():
                 raise StudyError(

@@ -295,12 +295,12 @@ class Personalized(RoundStrategy, FedAvg):
             lambda: model.layout
         )
         if problem:
-            raise StudyError(f"{self.rule.algorithm}: {problem}")
+            raise StudyError(str(problem), where=self.rule.algorithm)
         context = BuildContext(self.num_rounds, len(self._connected), lambda: model.layout)
         self._algorithm = self.rule.build(context)
         if problem := needs_more(self.rule, self._algorithm, model):
             raise StudyError(
-                f"{self.rule.algorithm} {problem}. Run it as a study: `erosion server`."
+                f"{self.rule.algorithm} {problem}", remedy="Run it as a study: `erosion server`."
             )
         self._rest = _own_arrays(model.rest_of, arrays)
         params, usual = _own_arrays(model.vector, arrays), torch.get_default_dtype()
@@ -318,9 +318,9 @@ class Personalized(RoundStrategy, FedAvg):
             )
             if not _same(given, (self._state.params, self._rest)):
                 raise StudyError(
-                    f"`start` was given another model than that of {self._saved.path}, from which"
-                    " the run resumes. Give it strategy.saved_arrays(...) of the arrays that it was"
-                    " given."
+                    f"`start` was given another model than that of {self._saved.path}, from"
+                    " which the run resumes",
+                    remedy="Give it strategy.saved_arrays(...) of the arrays that it was given.",
                 )
             self._is_resumed = True
             if self._known is None:

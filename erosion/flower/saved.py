@@ -52,8 +52,8 @@ class Saved:
             )
         except OSError as problem:
             raise RunError(
-                f"The state cannot be written to {self.path}: {problem.strerror or problem}."
-                " Put that right and start again; the last round that was written is there."
+                f"The state cannot be written to {self.path}: {problem.strerror or problem}",
+                remedy="Put that right and start again; the last round that was written is there.",
             ) from None
 
     def read(
@@ -66,8 +66,8 @@ class Saved:
         template = replace(first, algorithm_state=_Kept(first.algorithm_state))
         if self._header().get("study") != digest:
             raise CheckpointError(
-                f"{self.path} is the state of another model, rule, user or number of rounds. Give"
-                " those that it was written with, or name another file."
+                f"{self.path} is the state of another model, rule, user or number of rounds",
+                remedy="Give those that it was written with, or name another file.",
             )
         state = checkpoint.load(self.path, template, arm=_ARM, study_digest=digest)
         kept = state.algorithm_state
@@ -96,6 +96,7 @@ class Saved:
             int(header["state"]["round"])
         except (OSError, KeyError, TypeError, ValueError) as problem:
             raise CheckpointError(
-                f"{self.path} cannot be read ({problem}). Name another file to start again."
+                f"{self.path} cannot be read ({problem})",
+                remedy="Name another file to start again.",
             ) from None
         return header

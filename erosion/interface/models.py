@@ -80,9 +80,10 @@ class Model(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
         """Raise ErosionError: training takes a study. scikit-learn looks for this method."""
         del frame, target
         raise ErosionError(
-            "A run's model is trained already, and cross-validation would test it on patients that"
-            " it was trained on. Train with erosion.simulate or erosion.testbed; measure with"
-            " run.predictions()."
+            "A run's model is trained already, and cross-validation would test it on patients"
+            " that it was trained on",
+            remedy="Train with erosion.simulate or erosion.testbed; measure with"
+            " run.predictions().",
         )
 
     @property
@@ -128,8 +129,9 @@ class Model(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
         check_is_fitted(self)
         if not isinstance(frame, pandas().DataFrame):
             raise DataError(
-                f"A {type(frame).__name__} has no column names. Give a pandas DataFrame with the"
-                f" columns {', '.join(self.feature_names_in_[:6])} ..."
+                f"A {type(frame).__name__} has no column names",
+                remedy="Give a pandas DataFrame with the columns"
+                f" {', '.join(self.feature_names_in_[:6])} ...",
             )
         known = [name for name in self.feature_names_in_ if name in frame.columns]
         if not known:
@@ -140,8 +142,9 @@ class Model(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
         if missing := [name for name in self.feature_names_in_ if name not in frame.columns]:
             raise DataError(
                 f"The frame lacks {len(missing)} of the {self.n_features_in_} columns that the"
-                f" model needs: {', '.join(missing)}. Rename columns of it, or add them; a value"
-                " that is not known is NaN or None."
+                f" model needs: {', '.join(missing)}",
+                remedy="Rename columns of it, or add them; a value that is not known is NaN or"
+                " None.",
             )
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "frame.parquet"
@@ -149,8 +152,8 @@ class Model(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
                 frame[known].to_parquet(path, index=False)
             except (ValueError, TypeError, NotImplementedError) as problem:  # pyarrow's are these
                 raise DataError(
-                    f"The frame cannot be read: {problem}. Give each column once, with numbers or"
-                    " text and not both."
+                    f"The frame cannot be read: {problem}",
+                    remedy="Give each column once, with numbers or text and not both.",
                 ) from None
             try:
                 applied = apply_model(self.saved, TableFile(path=path))

@@ -194,7 +194,8 @@ class Run:
 
         if self.folder is None:
             raise CheckpointError(
-                "A simulation keeps no model. Run the study with erosion.testbed or deploy it."
+                "A simulation keeps no model",
+                remedy="Run the study with erosion.testbed or deploy it.",
             )
         return load_model(self.folder, arm)
 

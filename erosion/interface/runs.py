@@ -74,7 +74,8 @@ def read_run(folder: AnyPath) -> Run:
         raise RunError(f"{path} holds a run for each hospital: give {path}/{USERS}/HOSPITAL.")
     if not RunFolder(path).study.exists():
         raise RunError(
-            f"There is no run in {path}. Give the folder of a run that finished (runs/TIME-STUDY)."
+            f"There is no run in {path}",
+            remedy="Give the folder of a run that finished (runs/TIME-STUDY).",
         )
     found = read(RunFolder(path))
     whole = RunFolder(path.resolve().parents[1])
@@ -121,8 +122,9 @@ def testbed(
     checked = load_study(study)
     if checked.has_every_user:
         raise StudyError(
-            f"Study {checked.name} has every hospital as its user, and a Run is of one. Give one"
-            " name as its user, or use `erosion testbed` and read what it leaves in users/HOSPITAL."
+            f"Study {checked.name} has every hospital as its user, and a Run is of one",
+            remedy="Give one name as its user, or use `erosion testbed` and read what it leaves"
+            " in users/HOSPITAL.",
         )
     check_start(checked, Path(weights))
     check_outputs(outputs)
@@ -271,8 +273,9 @@ def _sites_given(
     if isinstance(sites, str | os.PathLike):
         if not Path(sites).is_dir():
             raise StudyError(
-                f"sites = {os.fspath(sites)!r} is no folder. Give a folder of all hospitals' files,"
-                " a list of site files, or a data file by hospital."
+                f"sites = {os.fspath(sites)!r} is no folder",
+                remedy="Give a folder of all hospitals' files, a list of site files, or a data"
+                " file by hospital.",
             )
         needed = study.hospitals if study.federation.start == "all" else [study.user]
         files, tables = own_files(study, Path(sites), needed)
@@ -286,8 +289,8 @@ def _sites_given(
     if unknown or study.user not in {*files, *tables}:
         trouble = f"does not name {', '.join(unknown)}" if unknown else f"is for {study.user}"
         raise StudyError(
-            f"Study {study.name} {trouble}; its hospitals are {', '.join(study.everyone)}."
-            " Give the sites by these names, the user's included."
+            f"Study {study.name} {trouble}; its hospitals are {', '.join(study.everyone)}",
+            remedy="Give the sites by these names, the user's included.",
         )
     missing = [name for name in study.hospitals if name not in {*files, *tables}]
     if missing and study.federation.start == "all":

@@ -47,8 +47,8 @@ def set_up(
     order = study.user_first
     if len(order) > len(volumes):
         raise StudyError(
-            f"{study_file} names {len(order)} hospitals, the compose file has {len(volumes)}."
-            " Add services and volumes, or name fewer."
+            f"{study_file} names {len(order)} hospitals, the compose file has {len(volumes)}",
+            remedy="Add services and volumes, or name fewer.",
         )
     mark, dealt = federation / DEALT, _dealt(study, coordinator)
     if mark.exists():

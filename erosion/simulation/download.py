@@ -81,7 +81,8 @@ def fetch_data_set(data_set: DataSet, folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as problem:
         raise SiteError(
-            f"The folder {folder} cannot be made ({problem.strerror}). Give another --data-dir."
+            f"The folder {folder} cannot be made ({problem.strerror})",
+            remedy="Give another --data-dir.",
         ) from None
     for file_name, sha256 in data_set.sha256.items():
         url = f"{data_set.url}/{file_name}"

@@ -387,8 +387,8 @@ def simulate(
         raise StudyError(f"workers = {workers}; it must be 1 or more")
     if study.has_every_user:
         raise StudyError(
-            f"Study {study.name} has every hospital as its user; a simulation is for one. Give one"
-            " name, or run it with `erosion testbed`."
+            f"Study {study.name} has every hospital as its user; a simulation is for one",
+            remedy="Give one name, or run it with `erosion testbed`.",
         )
     if study.federation.sealed:
         introduce(hospitals)

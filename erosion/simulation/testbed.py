@@ -47,8 +47,8 @@ def study_path(name: str) -> Path:
         known = {path.stem: path for path in sorted(folder.glob("*.toml"))}
     if name not in known:
         raise StudyError(
-            f"There is no study named {name!r}. Name one of {', '.join(known)}, or give the path of"
-            " a .toml file."
+            f"There is no study named {name!r}",
+            remedy=f"Name one of {', '.join(known)}, or give the path of a .toml file.",
         )
     return known[name]
 

@@ -213,9 +213,9 @@ class WorkerProcesses(Generic[A]):
             process = self._workers[number].process
             process.join(STOP_SECONDS)
             raise RunError(
-                f"Process {number + 1} of the {len(self._workers)} that the hospitals are called in"
-                f" ended (exit code {process.exitcode}), often for want of memory. Give fewer"
-                " workers, or 1: then they are called in this process."
+                f"Process {number + 1} of the {len(self._workers)} that the hospitals are"
+                f" called in ended (exit code {process.exitcode}), often for want of memory",
+                remedy="Give fewer workers, or 1: then they are called in this process.",
             ) from None
 
 
@@ -272,5 +272,5 @@ def _answered(
         try:
             pickle.loads(pickle.dumps(problem))  # noqa: S301 - made here
         except Exception:  # noqa: BLE001 - an exception's __init__ may raise anything
-            problem = RunError(f"{type(problem).__name__}: {problem}")
+            problem = RunError(str(problem), where=type(problem).__name__)
         yield _Raised(problem, trace)

@@ -44,8 +44,9 @@ def source_of(study: Study) -> SourceBase:
     """Return the source that `study.testbed` names, with its options; raises StudyError."""
     if study.testbed is None:
         raise StudyError(
-            f"Study {study.name} has no [testbed], so there are no hospitals to start. Add"
-            f' [testbed] with source = one of "{", ".join(REGISTRY)}", or deploy it to real ones.'
+            f"Study {study.name} has no [testbed], so there are no hospitals to start",
+            remedy=f'Add [testbed] with source = one of "{", ".join(REGISTRY)}", or deploy it to'
+            " real ones.",
         )
     name = study.testbed.source
     if name not in REGISTRY:

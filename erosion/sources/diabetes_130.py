@@ -103,7 +103,7 @@ def _stays(path: Path) -> Iterator[dict[str, str]]:
                 yield stay
         check_complete(path, rows)
     except (OSError, EOFError, UnicodeDecodeError, zlib.error, csv.Error) as problem:
-        raise DataError(f"{path} cannot be read ({problem}). Fetch it again.") from None
+        raise DataError(f"{path} cannot be read ({problem})", remedy="Fetch it again.") from None
 
 
 def patient_of(stay: Mapping[str, str]) -> list[str]:

@@ -149,7 +149,7 @@ class TcgaBrca(SourceBase):
 def _read(path: Path, first: str, *others: str) -> list[list[str]]:
     rows = read_rows(path)
     if rows[0][0] != first or not {*others} <= {*rows[0]}:
-        raise DataError(f"{path} is not FLamby's table of that name. Fetch it again.")
+        raise DataError(f"{path} is not FLamby's table of that name", remedy="Fetch it again.")
     return rows
 
 

@@ -157,8 +157,8 @@ def read_mnist(
     if len(images) != len(labels) or images.shape[1:] != (28, 28) or np.any(labels > 9):
         raise DataError(
             f"{path} does not fit its images: {len(labels)} labels up to"
-            f" {labels.max(initial=0)}, and images of shape {images.shape}. Delete both files and"
-            " run `erosion data mnist` again."
+            f" {labels.max(initial=0)}, and images of shape {images.shape}",
+            remedy="Delete both files and run `erosion data mnist` again.",
         )
     return images, labels.astype(np.int64)
 
@@ -166,7 +166,8 @@ def read_mnist(
 def _read_idx(path: Path, *, dimensions: int) -> NDArray[np.uint8]:
     """Read an idx file: 2 zero bytes, type, number of dimensions, big-endian lengths, values."""
     damaged = DataError(
-        f"{path} is not the MNIST file of that name. Delete it and run `erosion data mnist` again."
+        f"{path} is not the MNIST file of that name",
+        remedy="Delete it and run `erosion data mnist` again.",
     )
     try:
         content = gzip.decompress(path.read_bytes())

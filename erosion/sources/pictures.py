@@ -45,9 +45,10 @@ class Cifar10(SourceBase):
         wanted, most = len(study.everyone) * self.images, int(np.bincount(jpegs.labels).min())
         if wanted > most:
             raise StudyError(
-                f"Study {study.name}: images = {self.images} for {len(study.everyone)} hospitals;"
-                f" together they may draw {most}, for they may all draw the same class. Write"
-                f" {most // len(study.everyone)} or less."
+                f"Study {study.name}: images = {self.images} for {len(study.everyone)}"
+                f" hospitals; together they may draw {most}, for they may all draw the same"
+                " class",
+                remedy=f"Write {most // len(study.everyone)} or less.",
             )
         generator = np.random.default_rng(study.seed)
         parts = share_out(jpegs.labels, len(study.everyone), self, generator)

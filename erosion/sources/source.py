@@ -103,12 +103,15 @@ def data_folder(data_dir: Path | None, name: str) -> Path:
     )
     if data_dir is None:
         raise DataError(
-            f"The {name} data are needed, and no data folder is known. Give --data-dir FOLDER or"
-            f" set EROSION_DATA to the folder that holds {name}/; {remedy}."
+            f"The {name} data are needed, and no data folder is known",
+            remedy="Give --data-dir FOLDER or set EROSION_DATA to the folder that holds"
+            f" {name}/; {remedy}.",
         )
     folder = data_dir / name
     if not folder.is_dir():
-        raise DataError(f"There is no folder {folder}. Check --data-dir or EROSION_DATA; {remedy}.")
+        raise DataError(
+            f"There is no folder {folder}", remedy=f"Check --data-dir or EROSION_DATA; {remedy}."
+        )
     return folder
 
 
@@ -192,8 +195,9 @@ def read_arrays(path: Path, **rows: tuple[int, ...]) -> list[NDArray[Any]]:
         expected = (*found[0].shape[:1], *row)
         if array.shape != expected or not np.issubdtype(array.dtype, kinds) or np.any(array < 0):
             raise DataError(
-                f"{path}: {name} holds {array.dtype} of shape {array.shape}, expected whole numbers"
-                f" of 0 or more, of shape {expected}. experiments/README.md says what it has: make"
-                " it again."
+                f"{name} holds {array.dtype} of shape {array.shape}, expected whole numbers"
+                f" of 0 or more, of shape {expected}. experiments/README.md says what it has:"
+                " make it again.",
+                where=path,
             )
     return found

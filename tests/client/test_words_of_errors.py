@@ -170,8 +170,8 @@ def test_near_data_a_refusal_quotes_the_request_the_study_and_the_limits_alone()
     for path, tree in modules():
         if path.relative_to(ROOT).parts[2] not in NEAR_DATA:
             continue
-        # The reasons of limits.py are joined.
-        for place in [tree] if path.name == "limits.py" else refusals_in(tree):
+        joined = [tree] if path.name == "limits.py" else []  # its reasons are
+        for place in (*joined, *refusals_in(tree)):
             quoted |= {*quoted_in(place)}
             if isinstance(place, ast.Call):
                 plain = (ast.Constant, ast.JoinedStr)

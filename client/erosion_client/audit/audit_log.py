@@ -91,8 +91,8 @@ class AuditLog:
         except OSError as problem:
             raise SiteError(
                 f"The log of what is sent, {self.path}, cannot be opened ({problem.strerror});"
-                " without it nothing may be sent. Name another folder with `records` in the site"
-                " file."
+                " without it nothing may be sent",
+                remedy="Name another folder with `records` in the site file.",
             ) from None
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -102,13 +102,14 @@ class AuditLog:
         except BlockingIOError:
             self._file.close()
             raise SiteError(
-                f"Another program writes to {self.path}: this site runs already. Stop it first."
+                f"Another program writes to {self.path}: this site runs already",
+                remedy="Stop it first.",
             ) from None
         except OSError as problem:
             self._file.close()
             raise SiteError(
-                f"The log of what is sent, {self.path}, cannot be read ({problem.strerror}). Move"
-                " it away to begin another, and keep it."
+                f"The log of what is sent, {self.path}, cannot be read ({problem.strerror})",
+                remedy="Move it away to begin another, and keep it.",
             ) from None
         except BaseException:  # nobody else has the file yet
             self._file.close()
@@ -202,8 +203,8 @@ class AuditLog:
             ) from None
         if self._hospital and entry.hospital not in ("", self._hospital):
             raise SiteError(
-                f"{self.path} is the log of {entry.hospital}, and this is {self._hospital}. Name"
-                f" another folder with `records` in the site file of {self._hospital}."
+                f"{self.path} is the log of {entry.hospital}, and this is {self._hospital}",
+                remedy=f"Name another folder with `records` in the site file of {self._hospital}.",
             )
         return entry.number, hash_of(last)
 

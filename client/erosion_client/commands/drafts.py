@@ -76,7 +76,9 @@ def _run_study(options: argparse.Namespace) -> int:
     table = tables[user] if tables else options.data
     output = options.output or (options.data if tables else options.data.parent) / "study.toml"
     if output.exists():
-        raise StudyError(f"{output} is there already. Name another file with -o, or remove it.")
+        raise StudyError(
+            f"{output} is there already", remedy="Name another file with -o, or remove it."
+        )
     written = how_written(options)
     read, profiles = read_whole(table, **written)
     for option, column in (("--target", options.target), ("--time", options.time)):
@@ -218,7 +220,8 @@ def _run_site(options: argparse.Namespace) -> int:
     if strange:
         raise DataError(
             f"{', '.join(strange)} are not among the study's hospitals"
-            f" ({', '.join(study.hospitals)}). Rename the tables, or give --name."
+            f" ({', '.join(study.hospitals)})",
+            remedy="Rename the tables, or give --name.",
         )
     folder = options.study.parent / "sites"
     outputs = {name: folder / f"{name}.toml" for name in tables}
@@ -226,7 +229,9 @@ def _run_site(options: argparse.Namespace) -> int:
         outputs = dict.fromkeys(tables, options.output)
     there = [str(path) for path in outputs.values() if path.exists()]
     if there:
-        raise SiteError(f"{', '.join(there)} is there already. Remove it, or name another with -o.")
+        raise SiteError(
+            f"{', '.join(there)} is there already", remedy="Remove it, or name another with -o."
+        )
     bad: dict[str, DataError] = {}  # of the others a draft is written all the same
     for name, table in tables.items():
         try:

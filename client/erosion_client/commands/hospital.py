@@ -72,8 +72,8 @@ def _login_name() -> str:
         return getpass.getuser()
     except (KeyError, OSError):  # in a container the account is often a number only
         raise SiteError(
-            "This account has no login name, and the decision is kept with who made it. Say so"
-            " with --by NAME."
+            "This account has no login name, and the decision is kept with who made it",
+            remedy="Say so with --by NAME.",
         ) from None
 
 
@@ -83,7 +83,7 @@ _NO_LOGIN = 2**32 - 1
 
 def _login_account(by: str | None) -> str:
     if by is not None:
-        raise SiteError("approval.people = 2: the login says who decides. Leave --by out.")
+        raise SiteError("approval.people = 2: the login says who decides", remedy="Leave --by out.")
     try:
         number = int(LOGIN_UID.read_text())
         if number != _NO_LOGIN:
@@ -91,8 +91,8 @@ def _login_account(by: str | None) -> str:
     except (OSError, ValueError, KeyError):
         pass
     raise SiteError(
-        f"approval.people = 2: this process belongs to no login ({LOGIN_UID}), as in a container."
-        " Log in to the machine by your own account, and use sudo from there."
+        f"approval.people = 2: this process belongs to no login ({LOGIN_UID}), as in a container",
+        remedy="Log in to the machine by your own account, and use sudo from there.",
     )
 
 
@@ -154,8 +154,9 @@ def _run_review(options: argparse.Namespace) -> int:
             approve = answer.startswith("y")
         if approve and entry.state != "approved" and (full := too_many_approved(site, records)):
             raise SiteError(
-                f"Nothing was decided: {full}. Raise that in {options.site}, or decline a study"
-                " that is over; then approve this one."
+                f"Nothing was decided: {full}",
+                remedy=f"Raise that in {options.site}, or decline a study that is over; then"
+                " approve this one.",
             )
         done = decide(records, entry, approve=approve, by=by, people=people)
     finally:

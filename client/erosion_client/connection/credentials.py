@@ -66,8 +66,9 @@ def proxy_for(address: str, configured: str | None) -> str | None:
     except ValueError as mistake:
         raise SiteError(
             f"The environment variable {name} names the proxy {without_password(proxy)!r}:"
-            f" {mistake}. Write it like http://proxy.example.org:3128, or name the proxy in the"
-            " site file (coordinator.proxy)."
+            f" {mistake}",
+            remedy="Write it like http://proxy.example.org:3128, or name the proxy in the site"
+            " file (coordinator.proxy).",
         ) from None
     return proxy
 
@@ -191,9 +192,9 @@ def credentials_for(coordinator: CoordinatorAddress) -> Credentials:
     public = certified_key(certificate)
     if public is None or public_pem(public) != public_pem(key.public_key()):
         raise SiteError(
-            f"coordinator.certificate: {certificate_file} is not for the key {key_file}. Take both"
-            " from the same site kit: erosion enroll install KIT SITE.toml, with --key FILE where"
-            " this site made the key itself"
+            f"coordinator.certificate: {certificate_file} is not for the key {key_file}",
+            remedy="Take both from the same site kit: erosion enroll install KIT SITE.toml, with"
+            " --key FILE where this site made the key itself",
         )
     ends = certificate.not_valid_after_utc
     if expiry.has_ended(ends):
@@ -222,7 +223,7 @@ def _read(what: str, path: Path, *, alone: bool = False) -> tuple[bytes, x509.Ce
     except (OSError, ValueError) as problem:
         reason = problem.strerror if isinstance(problem, OSError) else problem
         raise SiteError(
-            f"{what}: {path}: {reason}. Take {path.name} from the site kit again."
+            f"{path}: {reason}", where=what, remedy=f"Take {path.name} from the site kit again."
         ) from None
 
 

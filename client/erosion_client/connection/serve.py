@@ -345,8 +345,8 @@ def _check_together(paths: Sequence[Path]) -> None:
         if name != site.account:
             raise SiteError(
                 f"{other} and {path} use the same data, with budgets as {name} and as"
-                f" {site.account}: what one federation has used up would not count for the other."
-                f" Write account = '{name}' under [compute] in {path}."
+                f" {site.account}: what one federation has used up would not count for the other",
+                remedy=f"Write account = '{name}' under [compute] in {path}.",
             )
     for path in paths:
         claim(load_site(path))

@@ -170,9 +170,9 @@ class Consent:
             names = contracts_of(study)  # a column's local name stays here
             column = next(n for n in names if known_as in (n, local_name(self._site, n)))
             raise Refusal(
-                f"{self._site.name} compared its data with {most} different ranges, categories or"
-                f" policies of {column!r} already; budget.variants = {most}. Ask as one of the"
-                " earlier studies did."
+                f"{self._site.name} compared its data with {most} different ranges, categories"
+                f" or policies of {column!r} already; budget.variants = {most}",
+                remedy="Ask as one of the earlier studies did.",
             )
         self._held.add(asked)
 
@@ -290,8 +290,9 @@ class Consent:
         if declined_before(self._site, study, self._records) is not None:
             raise Refusal(  # without the name: it may be another coordinator's study
                 f"somebody at {self._site.name} declined a study, and {study.name!r}"
-                f" ({study.digest[:12]}) asks no less. Ask the hospital to look at it with `erosion"
-                " review SITE.toml`, or ask for fewer columns."
+                f" ({study.digest[:12]}) asks no less",
+                remedy="Ask the hospital to look at it with `erosion review SITE.toml`, or ask for"
+                " fewer columns.",
             )
 
     def _keep_for_a_person(self, entry: StudyEntry) -> None:

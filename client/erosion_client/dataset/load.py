@@ -213,9 +213,10 @@ def checked_for(study: Study, site: Site, patients: Patients) -> Patients:
         seen = len(np.intersect1d(tested, trained_on))
         if seen and patients.keys is not None:
             raise DataError(
-                f"{site.data.describe()}: {seen} patients have training and test rows"
-                " (evaluation.split_column), so they would be tested by models that know them;"
-                " write the same on all rows of a patient."
+                f"{seen} patients have training and test rows (evaluation.split_column), so they"
+                " would be tested by models that know them; write the same on all rows of a"
+                " patient.",
+                where=site.data.describe(),
             )
         if seen:
             note = (
@@ -231,8 +232,8 @@ def checked_for(study: Study, site: Site, patients: Patients) -> Patients:
         return patients
     if site.name == study.user:
         raise DataError(
-            f"{site.data.describe()}: {what}, so there is nothing to measure a model on."
-            f" {study.task.unmeasurable_remedy}"
+            f"{what}, so there is nothing to measure a model on. {study.task.unmeasurable_remedy}",
+            where=site.data.describe(),
         )
     return replace(patients, notes=(*patients.notes, what))
 
@@ -306,7 +307,8 @@ class KeptPatients:
             raise Refusal(
                 f"The data of {self._site.name} have changed since the run began, and those it"
                 " began with are not in its program's memory any more: the run's figures would be"
-                " of other patients. Restore the former data, or start a new run."
+                " of other patients",
+                remedy="Restore the former data, or start a new run.",
             )
         note = (
             f"{self._site.data.describe()}: the data have changed since the run began, and those it"

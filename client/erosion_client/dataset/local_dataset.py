@@ -106,8 +106,10 @@ class LocalDataset:
         is_tested = study.evaluation.folds is None and study.fold is None
         if site.name == study.user and is_tested and not len(self.split.test):
             raise DataError(
-                f"{site.data.describe()}: the rows of each class are all of one patient, so none"
-                " can be held back to measure a model on. Add patients."
+                "the rows of each class are all of one patient, so none can be held back to"
+                " measure a model on",
+                where=site.data.describe(),
+                remedy="Add patients.",
             )
         self.tells_of_test_part = len(np.unique(patients.groups[self.split.test])) >= cells.cell
         self._name, self._patients, self.cells = site.name, patients, cells

@@ -364,9 +364,11 @@ def _numbers(
         if math.isnan(plain):
             row = int(used[column.codes[used] == code][0])
             raise DataError(
-                f"{table.origin}: column {name} has {text[:40]!r} on {table.place(row)}, of which"
-                " [data.rows] can make no mean, largest or smallest value. Take the first or the"
-                ' last one, or map it to a number, or to "", under [data.values].'
+                f"column {name} has {text[:40]!r} on {table.place(row)}, of which"
+                " [data.rows] can make no mean, largest or smallest value",
+                where=table.origin,
+                remedy='Take the first or the last one, or map it to a number, or to "", under'
+                " [data.values].",
             )
         values[code] = plain
     return values[column.codes[used]]

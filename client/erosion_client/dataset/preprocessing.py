@@ -41,15 +41,17 @@ def stand_ins(
         known, policy = column[~np.isnan(column)], task.policy(feature)
         if len(known) == 0 and policy == "mode":
             raise DataError(
-                f"No patient has a value of {feature.name}, so there is no commonest one to stand"
-                ' for it. Let the study say missing = "indicator" there.'
+                f"No patient has a value of {feature.name}, so there is no commonest one to"
+                " stand for it",
+                remedy='Let the study say missing = "indicator" there.',
             )
         is_mean_wanted = takes_mean(task, feature) and not scaled
         if is_mean_wanted and not counts[len(values)]:
             few = "Too few patients have" if len(known) else "No patient has"
             raise DataError(
                 f"{few} a value of {feature.name}, so there is no mean to stand for it"
-                ' (limits.min_cell). Let the study say scaling = "federated".'
+                " (limits.min_cell)",
+                remedy='Let the study say scaling = "federated".',
             )
         commonest = None
         if policy == "mode":

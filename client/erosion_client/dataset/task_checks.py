@@ -53,8 +53,8 @@ def checked_targets(task: Task, columns: Floats) -> Targets:
         problem = "a patient's target depends on the other patients; it must be of that one alone"
     if problem:
         raise Refusal(
-            f"The task {task.outcome!r} makes targets that cannot be used: {problem}."
-            " Correct `targets` in the task's class (docs/extending.md)."
+            f"The task {task.outcome!r} makes targets that cannot be used: {problem}",
+            remedy="Correct `targets` in the task's class (docs/extending.md).",
         )
     return found
 
@@ -75,8 +75,8 @@ def check_task(task: Task, targets: Targets, *, measures: bool) -> None:
         problem = next(_problems_with_measuring(task, some), "")
     if problem:
         raise Refusal(
-            f"The task {task.outcome!r} does not do what a study needs: {problem}. Correct it in"
-            " the task's class (docs/extending.md, A task)."
+            f"The task {task.outcome!r} does not do what a study needs: {problem}",
+            remedy="Correct it in the task's class (docs/extending.md, A task).",
         )
 
 

@@ -161,8 +161,9 @@ class ColumnEncoder(dict[str, int]):
         self._codes.extend(map(self.__getitem__, texts))
         if self._characters > MOST_CHARACTERS:
             raise DataError(
-                f"{self._origin}: column {self._name!r} holds more than {MOST_CHARACTERS:,}"
-                " characters. Give values, and not documents."
+                f"column {self._name!r} holds more than {MOST_CHARACTERS:,} characters",
+                where=self._origin,
+                remedy="Give values, and not documents.",
             )
 
     def column(self) -> TextColumn:
@@ -191,8 +192,9 @@ class ColumnEncoder(dict[str, int]):
         if not self._is_wanted:  # a memoryview's text would be its address
             return repr(bytes(value) if isinstance(value, memoryview) else value)
         raise DataError(
-            f"{self._origin}: column {self._name!r} holds {type(value).__name__}. Give numbers,"
-            " text or dates."
+            f"column {self._name!r} holds {type(value).__name__}",
+            where=self._origin,
+            remedy="Give numbers, text or dates.",
         )
 
 

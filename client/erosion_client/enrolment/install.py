@@ -49,13 +49,13 @@ def make_request(hospital: str, key_file: Path) -> tuple[Path, PublicKey]:
         raise EnrolmentError(f"The site's name may have {MOST_COMMON_NAME} characters at most.")
     if not key_file.name or key_file.suffix == ".csr" or key_file.is_dir():
         raise EnrolmentError(
-            f"--out {key_file}: it names the key's file, and the request is put next to it as .csr."
-            " Give a file name such as node.key."
+            f"--out {key_file}: it names the key's file, and the request is put next to it as .csr",
+            remedy="Give a file name such as node.key.",
         )
     request_file = key_file.with_suffix(".csr")
     for existing in (key_file, request_file):
         if existing.exists():
-            raise EnrolmentError(f"{existing} exists already. Give --out another name.")
+            raise EnrolmentError(f"{existing} exists already", remedy="Give --out another name.")
     key = new_private_key()
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, hospital)])
     request = x509.CertificateSigningRequestBuilder().subject_name(subject)
@@ -184,10 +184,10 @@ def install(
         digits = root.fingerprint(hashes.SHA256()).hex()[:32]
         groups = " ".join(digits[i : i + 4] for i in range(0, 32, 4))
         raise EnrolmentError(
-            f"The kit is of another authority than {root_file}: its fingerprint is {groups}."
-            " Compare it with the coordinator by telephone; if it is right, install with"
-            f" --new-authority. Then {root_file} is replaced, and its coordinator is not connected"
-            " to any more."
+            f"The kit is of another authority than {root_file}: its fingerprint is {groups}",
+            remedy="Compare it with the coordinator by telephone; if it is right, install with"
+            f" --new-authority. Then {root_file} is replaced, and its coordinator is not"
+            " connected to any more.",
         )
     offered = None
     if (peers := members.get(pinned_keys.NAME)) is not None:
@@ -213,7 +213,9 @@ def _members(kit: Path) -> dict[str, bytes]:
                     file = archive.extractfile(member)
                     found[name] = file.read() if file else b""
     except (OSError, tarfile.TarError, EOFError, zlib.error) as problem:
-        raise EnrolmentError(f"The kit {kit} cannot be read: {problem}. Check the path.") from None
+        raise EnrolmentError(
+            f"The kit {kit} cannot be read: {problem}", remedy="Check the path."
+        ) from None
     return found
 
 
@@ -230,20 +232,20 @@ def _unpacked(kit: bytes) -> bytes:
 
 def _certificate(kit: Path, members: dict[str, bytes], name: str) -> x509.Certificate:
     if name not in members:
-        raise EnrolmentError(f"{kit} is not a site kit: it lacks {name}. Check the path.")
+        raise EnrolmentError(f"{kit} is not a site kit: it lacks {name}", remedy="Check the path.")
     try:
         return certificate_in(members[name], alone=True)
     except ValueError as problem:
         raise EnrolmentError(
-            f"{name} in {kit} holds {problem}. Ask the coordinator for another kit, and how this"
-            " one came about."
+            f"{name} in {kit} holds {problem}",
+            remedy="Ask the coordinator for another kit, and how this one came about.",
         ) from None
 
 
 def _key(kit: Path, members: dict[str, bytes], key_file: Path, own_key: Path | None) -> PrivateKey:
     if "node.key" in members:
         if own_key is not None:
-            raise EnrolmentError(f"{kit} brings the key that it is for. Leave --key out.")
+            raise EnrolmentError(f"{kit} brings the key that it is for", remedy="Leave --key out.")
         ask = "The kit's password, as the coordinator told you: "
         return parse_private_key(
             members["node.key"],
@@ -269,8 +271,8 @@ def _check(
     names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     if site.name not in (holders := [str(name.value) for name in names]):
         raise EnrolmentError(
-            f"{kit} is for {', '.join(holders) or 'nobody'}, and the site file is {site.name}'s."
-            f" Ask the coordinator for the kit of {site.name}."
+            f"{kit} is for {', '.join(holders) or 'nobody'}, and the site file is {site.name}'s",
+            remedy=f"Ask the coordinator for the kit of {site.name}.",
         )
     public = certified_key(certificate)
     if public is None or public_pem(public) != public_pem(key.public_key()):
@@ -282,4 +284,4 @@ def _check(
         raise EnrolmentError(f"The certificate in {kit} is not of the kit's authority.")
     if expiry.has_ended(certificate.not_valid_after_utc):
         words = expiry.in_words(certificate.not_valid_after_utc)
-        raise EnrolmentError(f"The certificate in {kit} {words}. Ask for a later one.")
+        raise EnrolmentError(f"The certificate in {kit} {words}", remedy="Ask for a later one.")

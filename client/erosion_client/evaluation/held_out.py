@@ -89,12 +89,14 @@ class FoldPredictions:
             if _name(fold, "patients") not in kept:
                 raise Refusal(
                     "The predictions of some folds are not here any more, because this site has"
-                    " lost what it keeps (compute.state in the site file). Start a new run."
+                    " lost what it keeps (compute.state in the site file)",
+                    remedy="Start a new run.",
                 )
             if not torch.equal(kept[_name(fold, "of")], _fingerprint(dataset)):
                 raise Refusal(
                     "This site's data have changed since the run began, so the folds' predictions"
-                    " are of other patients. Start a new run."
+                    " are of other patients",
+                    remedy="Start a new run.",
                 )
             patients = kept[_name(fold, "patients")]
             others = np.delete(dataset.outcomes, patients.numpy(), axis=0)

@@ -57,8 +57,8 @@ class SavedModel:
         if isinstance(self.card.task, TabularTask):
             return self.card.task
         raise CheckpointError(
-            f"The model of {self.card.study} is of images, which are no columns of a frame. Use"
-            " `erosion predict`."
+            f"The model of {self.card.study} is of images, which are no columns of a frame",
+            remedy="Use `erosion predict`.",
         )
 
 
@@ -106,7 +106,7 @@ def predict(
     patients = find(data_path, source)
     own: Path | None = getattr(patients, "path", None)
     if output and own and output.is_file() and own.is_file() and output.samefile(own):
-        raise DataError(f"{output} is the patients' own file. Give --output another name.")
+        raise DataError(f"{output} is the patients' own file", remedy="Give --output another name.")
     try:
         applied = apply_model(saved, patients)
     except DataError as problem:
@@ -137,7 +137,9 @@ def _table(data_path: Path | None, source: DataSource | None) -> TableSource:
         source = table_source(source)
     if data_path is None:
         if source is None:
-            raise DataError("No patients are named. Give a table file, or a site file with --site.")
+            raise DataError(
+                "No patients are named", remedy="Give a table file, or a site file with --site."
+            )
         return source
     if source is None:
         return TableFile(path=data_path)
@@ -153,12 +155,16 @@ def _images(data_path: Path | None, source: DataSource | None) -> ImageSource:
         source = image_source(source)
     if data_path is None:
         if source is None:
-            raise DataError("No images are named. Give a folder, or a site file with --site.")
+            raise DataError(
+                "No images are named", remedy="Give a folder, or a site file with --site."
+            )
         return source
     if source is None:
         return ImageFiles(path=data_path)
     if "path" not in (keys := type(source).model_fields):
-        raise DataError(f"{source.describe()} is no file or folder. Leave {data_path} out.")
+        raise DataError(
+            f"{source.describe()} is no file or folder", remedy=f"Leave {data_path} out."
+        )
     others = {"path": data_path, "labels": None}
     return source.model_copy(update={key: others[key] for key in others if key in keys})
 

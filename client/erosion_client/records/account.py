@@ -105,10 +105,10 @@ def state_folder(hospital: str, data: DataSource, stated: Path | None, usual: Pa
     folder = Path(known.folder)
     if stated is not None and (stated / hospital).resolve() != folder.resolve():
         raise SiteError(
-            f"compute.state = {str(stated)!r}, but approvals and budgets of {hospital} for these"
-            f" data are kept in {folder}. Leave compute.state out of the site file; or, to move"
-            f" them, stop every site program of {hospital} and move that folder to"
-            f" {stated / hospital}."
+            f"compute.state = {str(stated)!r}, but approvals and budgets of {hospital} for"
+            f" these data are kept in {folder}",
+            remedy="Leave compute.state out of the site file; or, to move them, stop every site"
+            f" program of {hospital} and move that folder to {stated / hospital}.",
         )
     return usual if (usual / hospital).resolve() == folder.resolve() else folder.parent
 
@@ -128,7 +128,8 @@ def claim(site: "Site") -> None:
                 if not _is_folder(site, known):
                     raise SiteError(
                         f"Another program began the records of these data in {known.folder} just"
-                        " now. Start this one again; it will use them."
+                        " now",
+                        remedy="Start this one again; it will use them.",
                     )
                 return
             for other in other_accounts(site):
@@ -215,8 +216,9 @@ def _read(place: Path) -> list[_Account]:
         return []
     except (OSError, ValueError, TypeError, RecursionError) as problem:
         raise SiteError(
-            f"{place}, which says where this account's hospitals keep their budgets, cannot be read"
-            f" ({problem}). Restore it, or delete it: each site notes itself again as it starts."
+            f"{place}, which says where this account's hospitals keep their budgets, cannot be"
+            f" read ({problem})",
+            remedy="Restore it, or delete it: each site notes itself again as it starts.",
         ) from None
     return accounts
 

@@ -105,7 +105,8 @@ class DisclosureTable(RecordsTable):
             elif max(labels.count(label) for labels, _, _ in told.values()) >= most:
                 raise Refusal(
                     f"Figures of {label} have left for {most} different sets of patients;"
-                    f" budget.sets = {most}. Ask the hospital to raise it in its site file."
+                    f" budget.sets = {most}",
+                    remedy="Ask the hospital to raise it in its site file.",
                 )
             else:
                 figures = compute()

@@ -72,8 +72,8 @@ class PrivateDatabase:
             raise self.unusable(problem) from None
         if path is not None and found != version:
             raise SiteError(
-                f"{path} has version {found}; this program writes {version}. Use the version of"
-                " erosion that wrote it."
+                f"{path} has version {found}; this program writes {version}",
+                remedy="Use the version of erosion that wrote it.",
             )
 
     def execute(self, statement: str, values: Values = ()) -> list[tuple[Any, ...]]:

@@ -79,8 +79,9 @@ class Records:
         if known not in (None, name):
             raise SiteError(
                 f"{self.path} was made with another secret.key than lies in its folder, and no"
-                " patient would be recognised. Restore both from one backup. Where the secret is"
-                " lost, move the whole folder away: the site starts with no approvals and budgets."
+                " patient would be recognised",
+                remedy="Restore both from one backup. Where the secret is lost, move the whole"
+                " folder away: the site starts with no approvals and budgets.",
             )
 
     def log_was_read_to(self, log: Path) -> int:
@@ -98,8 +99,8 @@ class Records:
             self.close()
             known = " and ".join(str(name) for (name,) in owners) or "no hospital"
             raise SiteError(
-                f"{self.path} holds the records of {known}, and this is {hospital}. Name another"
-                f" folder in the site file of {hospital}: compute.state."
+                f"{self.path} holds the records of {known}, and this is {hospital}",
+                remedy=f"Name another folder in the site file of {hospital}: compute.state.",
             )
 
 

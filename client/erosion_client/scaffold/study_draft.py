@@ -368,8 +368,8 @@ def outcome_lines(target: Profile) -> tuple[str, list[str]]:
             [],
         )
     raise DataError(
-        f"The target {target.name!r} cannot be predicted: {why_not(target)}. Name another as"
-        " --target."
+        f"The target {target.name!r} cannot be predicted: {why_not(target)}",
+        remedy="Name another as --target.",
     )
 
 

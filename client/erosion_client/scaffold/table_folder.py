@@ -26,15 +26,15 @@ def tables_in(folder: Path) -> dict[str, Path]:
     files = table_files(folder)
     if not files:
         raise DataError(
-            f"The folder {folder} holds no table ({', '.join(SUFFIXES)}). Put one there for each"
-            " hospital, named after it."
+            f"The folder {folder} holds no table ({', '.join(SUFFIXES)})",
+            remedy="Put one there for each hospital, named after it.",
         )
     found: dict[str, Path] = {}
     for file in files:
         name = hospital_name(stem_of(file))
         if name in found:
             raise DataError(
-                f"{file} and {found[name]} are both of the hospital {name!r}. Rename one."
+                f"{file} and {found[name]} are both of the hospital {name!r}", remedy="Rename one."
             )
         found[name] = file
     return found

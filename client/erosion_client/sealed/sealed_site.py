@@ -402,7 +402,8 @@ class SealedSite:
             )
         if problem := self._rules.problem_with_holders(everyone):
             raise Refusal(
-                f"The round would show too much: {problem}. Name more there that people here know."
+                f"The round would show too much: {problem}",
+                remedy="Name more there that people here know.",
             )
 
     def _check_view(self, measured: Measured, view: View) -> None:

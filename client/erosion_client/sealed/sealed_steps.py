@@ -66,8 +66,8 @@ class SealedSteps:
             raise Refusal(f"{request.arm} asks no hospital but the user.")
         if request.study.problem_with_sealed_values(update):  # the patients say how many moved
             raise Refusal(
-                "The update of this site would not be hidden: too few of its values have moved."
-                " Check the study's learning rate, and that most of its model is trained."
+                "The update of this site would not be hidden: too few of its values have moved",
+                remedy="Check the study's learning rate, and that most of its model is trained.",
             )
         self._rounds.identify(self._identity)  # keys may have been pinned or renewed meanwhile
         values = update.contiguous().numpy()
@@ -141,8 +141,8 @@ class SealedSteps:
             temporary.replace(path)
         except OSError as problem:
             raise SiteError(
-                f"What an audit would need cannot be written to {path}: {problem}. Make the folder"
-                " writable (compute.state in the site file)."
+                f"What an audit would need cannot be written to {path}: {problem}",
+                remedy="Make the folder writable (compute.state in the site file).",
             ) from None
 
     @property
@@ -154,8 +154,9 @@ class SealedSteps:
         peers = site.sealed.peers
         if key is None or peers is None:
             raise SiteError(
-                f"{site.name} has no key for sealed rounds. Enrol it: they need"
-                " coordinator.private_key and sealed.peers in the site file."
+                f"{site.name} has no key for sealed rounds",
+                remedy="Enrol it: they need coordinator.private_key and sealed.peers in the site"
+                " file.",
             )
         keys = read_pinned_keys(peers, SiteError)
         return SealedIdentity(site.name, load_private_key(key, SiteError), keys)

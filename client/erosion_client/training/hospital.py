@@ -140,7 +140,8 @@ class Hospital:
         if reason := problem_with_device(site.compute.device):
             raise SiteError(
                 f"compute.device = {site.compute.device!r}; this machine does not have it"
-                f' ({reason}). Write "cpu".'
+                f" ({reason})",
+                remedy='Write "cpu".',
             )
 
     @property

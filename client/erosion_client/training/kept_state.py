@@ -171,8 +171,8 @@ def _readable(path: Path) -> Iterator[None]:
         yield
     except (OSError, KeyError, TypeError, ValueError) as problem:
         raise CheckpointError(
-            f"{path} cannot be read ({problem}). Delete it and start a new run, unless it can be"
-            " brought back from a backup."
+            f"{path} cannot be read ({problem})",
+            remedy="Delete it and start a new run, unless it can be brought back from a backup.",
         ) from None
 
 

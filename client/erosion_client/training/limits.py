@@ -311,8 +311,8 @@ def _problems_with_packages(study: Study, limits: Limits) -> Iterator[str]:
 def _refuse_for(site: Site, study: Study, reasons: Iterable[str]) -> None:
     if said := "; ".join(reasons):
         raise Refusal(
-            f"{site.name} declines study {study.name!r}: {said}."
-            " Change the study, or ask the hospital to change its site file."
+            f"{site.name} declines study {study.name!r}: {said}",
+            remedy="Change the study, or ask the hospital to change its site file.",
         )
 
 
@@ -333,7 +333,7 @@ def check_parts(site: Site, study: Study, counts_in: Callable[[Study], PatientCo
                 check_limits(site, part, counts)
             except Refusal as problem:
                 where = f"Where a fold is held out ({folds_key(folds)} = {fold.of})"
-                raise Refusal(f"{where}: {problem}") from None
+                raise Refusal(str(problem), where=where) from None
 
 
 def _parts(study: Study, fold: Fold) -> Iterator[Study]:

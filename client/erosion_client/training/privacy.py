@@ -98,10 +98,11 @@ class PrivateRounds:
                 self._ledger.pay(release, reply)
             elif given != reply:
                 raise Refusal(
-                    f"{self._site.name} gave its update of round {release.round} of {release.arm}"
-                    " in this run already, and another one would cost its patients more privacy"
-                    " than they were promised: its data or the request have changed since. Start a"
-                    " new run."
+                    f"{self._site.name} gave its update of round {release.round} of"
+                    f" {release.arm} in this run already, and another one would cost its"
+                    " patients more privacy than they were promised: its data or the request have"
+                    " changed since",
+                    remedy="Start a new run.",
                 )
 
     def _check_delta(self, study: Study, patients: int) -> None:

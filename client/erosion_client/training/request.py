@@ -111,6 +111,6 @@ def faults_of(model: ModelBase) -> Iterator[None]:
         reason = (str(problem).strip().splitlines() or [""])[0][:300]
         raise SiteError(
             f"The model {model.described()} failed on this hospital's patients"
-            f" ({type(problem).__name__}: {reason}). Correct its package, and tell the study's"
-            " user; -v shows where."
+            f" ({type(problem).__name__}: {reason})",
+            remedy="Correct its package, and tell the study's user; -v shows where.",
         ) from None

@@ -214,8 +214,9 @@ class Newton(ArmBase):
         # A coordinator may choose parameters at which all but a few patients are certain.
         if not is_linear and min(_carrying(weights), _carrying(residuals)) < work.smallest_cell:
             raise Refusal(
-                f"{self.algorithm}: at these parameters the sums are in effect of fewer"
-                f" patients than limits.min_cell = {work.smallest_cell}; {_REMEDY}."
+                "at these parameters the sums are in effect of fewer patients than"
+                f" limits.min_cell = {work.smallest_cell}; {_REMEDY}.",
+                where=self.algorithm,
             )
         ridge = torch.full_like(before, self.penalty * len(columns))
         ridge[-1] = 0.0

@@ -42,8 +42,9 @@ def taken(step: SiteStep, work: LocalWork, method: str) -> LocalOutcome | LocalA
     outcome = step(work)
     if problem := next(_problems(outcome, work), "") or _changed(work, before):
         raise Refusal(
-            f"The method {method} made a mistake in the step {work.step!r} of round {work.round}:"
-            f" {problem}. Correct its class (docs/extending.md, A method)."
+            f"The method {method} made a mistake in the step {work.step!r} of round"
+            f" {work.round}: {problem}",
+            remedy="Correct its class (docs/extending.md, A method).",
         )
     return outcome
 

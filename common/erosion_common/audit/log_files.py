@@ -187,9 +187,10 @@ def verify(
             if number == 0 and line.number > 1:
                 if file == path:  # the newest full file is never removed
                     raise SiteError(
-                        f"{path}: it begins with line {line.number}; the files"
-                        f" {path.stem}-*{path.suffix} with the lines before are not next to it."
-                        " Hand over the whole folder of records, with its files' names."
+                        f"it begins with line {line.number}; the files"
+                        f" {path.stem}-*{path.suffix} with the lines before are not next to"
+                        " it. Hand over the whole folder of records, with its files' names.",
+                        where=path,
                     )
                 previous, number, first = line.previous, line.number - 1, line.number
             _check(file, number + 1, line, previous)
@@ -199,17 +200,19 @@ def verify(
     num_witnessed = len(set(witnessed) - wanted)
     if not head_found:
         raise SiteError(
-            f"{path}: none of its {number - first + 1} lines has the hash {head}. Lines were"
-            " removed at the end, or the log was written again."
+            f"none of its {number - first + 1} lines has the hash {head}. Lines were removed"
+            " at the end, or the log was written again.",
+            where=path,
         )
     if first > 1:  # what files that are no longer kept said
         found_at = (place for place, noted in enumerate(witnessed) if noted not in wanted)
         wanted &= {*witnessed[next(found_at, len(witnessed)) :], *young}
     if wanted:
         raise SiteError(
-            f"{path}: the coordinator keeps {len(wanted)} hashes of this log that none of its"
-            f" {number} lines has, such as {min(wanted)}. Lines were removed, or the log was"
-            " written again."
+            f"the coordinator keeps {len(wanted)} hashes of this log that none of its {number}"
+            f" lines has, such as {min(wanted)}. Lines were removed, or the log was written"
+            " again.",
+            where=path,
         )
     return Verified(number - first + 1, previous, cut_off, first, num_witnessed)
 
@@ -219,7 +222,9 @@ def _whole_lines(path: Path) -> tuple[list[str], bool]:
     try:
         lines = list(lines_of(path))
     except OSError as problem:
-        raise SiteError(f"{path} cannot be read: {problem.strerror}. Check the path.") from None
+        raise SiteError(
+            f"{path} cannot be read: {problem.strerror}", remedy="Check the path."
+        ) from None
     whole = [text for text, has_end in lines if has_end]
     return whole, len(whole) < len(lines)
 
@@ -228,15 +233,16 @@ def _read(path: Path, number: int, text: str) -> AuditEntry:
     try:
         return AuditEntry.model_validate_json(text)
     except ValueError:
-        raise SiteError(f"{path}: line {number} is damaged; it cannot be read.") from None
+        raise SiteError(f"line {number} is damaged; it cannot be read.", where=path) from None
 
 
 def _check(path: Path, number: int, line: AuditEntry, previous: str) -> None:
     if line.previous != previous:
         before = "the beginning of the log" if number == 1 else f"line {number - 1}"
         raise SiteError(
-            f"{path}: line {number} does not follow {before}. There a line was changed, removed,"
-            " added or moved."
+            f"line {number} does not follow {before}. There a line was changed, removed, added"
+            " or moved.",
+            where=path,
         )
     if line.number != number:
-        raise SiteError(f"{path}: line {number} says that it is line {line.number}.")
+        raise SiteError(f"line {number} says that it is line {line.number}.", where=path)

@@ -115,8 +115,8 @@ def _run_log(options: argparse.Namespace) -> int:
         witnessed = read_witness(path, options.hospital)
         if not witnessed:
             raise RunError(
-                f"{path} has no hash of a log of {options.hospital}. Give the hospital's name in"
-                " the study, and a run that it took part in."
+                f"{path} has no hash of a log of {options.hospital}",
+                remedy="Give the hospital's name in the study, and a run that it took part in.",
             )
     found = held_against(options.file, witnessed, options.head)
     print(f"{found.num_lines} lines, each as it was written and in its place.")

@@ -28,7 +28,7 @@ def snapshot_of(where: Path) -> Callable[[], Mapping[str, Any]]:
 
     if not where.exists():
         raise RunError(
-            f"There is no {where}. Give a run's folder, a folder of runs or a site file."
+            f"There is no {where}", remedy="Give a run's folder, a folder of runs or a site file."
         )
     if where.is_dir():
         watched: Callable[[], Mapping[str, Any]]

@@ -119,7 +119,7 @@ def saved_network(
             load_flat_parameters(network, member)
     except ValueError as problem:
         raise CheckpointError(
-            f"{run_folder}: {PARAMETERS} does not fit {CARD} ({problem}). {REMEDY}"
+            f"{PARAMETERS} does not fit {CARD} ({problem}). {REMEDY}", where=run_folder
         ) from None
     return network
 
@@ -152,7 +152,9 @@ def read_card(folder: Path) -> ModelCard:
     """Return the card in a run's folder. Raises CheckpointError."""
     path = folder / CARD
     if folder.is_file():
-        raise CheckpointError(f"{folder} is a file. Give the folder of a run (runs/TIME-STUDY).")
+        raise CheckpointError(
+            f"{folder} is a file", remedy="Give the folder of a run (runs/TIME-STUDY)."
+        )
     try:
         return read_json(path, ModelCard, version=FORMAT, error=CheckpointError, remedy=REMEDY)
     except FileNotFoundError:
@@ -161,5 +163,5 @@ def read_card(folder: Path) -> ModelCard:
 
 def _missing(path: Path) -> CheckpointError:
     return CheckpointError(
-        f"There is no {path}. Give the folder of a run that finished (runs/TIME-STUDY)."
+        f"There is no {path}", remedy="Give the folder of a run that finished (runs/TIME-STUDY)."
     )

@@ -301,8 +301,8 @@ class MonaiNetwork(ModelBase):
             nets: Any = import_module("monai.networks.nets")  # which re-exports without saying so
         except ModuleNotFoundError:
             raise ModelError(
-                "model.name = 'monai' needs MONAI, which is not installed. Run:"
-                f" {install_command('monai')}"
+                "model.name = 'monai' needs MONAI, which is not installed",
+                remedy=f"Run: {install_command('monai')}",
             ) from None
         channels, dimensions = input_shape[0], len(input_shape) - 1
         network: nn.Module

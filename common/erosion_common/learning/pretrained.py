@@ -71,8 +71,8 @@ def load_pretrained(model: nn.Module, pretrained: Pretrained, folder: Path | Non
     where = f"Weights {pretrained.file}"
     if unknown:
         raise ModelError(
-            f"{where}: model.pretrained.new names {', '.join(unknown)}; the model has"
-            f" {some(list(wanted))}."
+            f"model.pretrained.new names {', '.join(unknown)}; the model has {some(list(wanted))}.",
+            where=where,
         )
     absent = sorted(
         names[0]
@@ -81,9 +81,9 @@ def load_pretrained(model: nn.Module, pretrained: Pretrained, folder: Path | Non
     )
     if absent:
         raise ModelError(
-            f"{where} has no {some(absent)}, which the model has (it has {some(list(given))})."
-            " Name another file, set model.pretrained.prefix, or list what starts afresh under"
-            " model.pretrained.new."
+            f"{where} has no {some(absent)}, which the model has (it has {some(list(given))})",
+            remedy="Name another file, set model.pretrained.prefix, or list what starts afresh"
+            " under model.pretrained.new.",
         )
     problems = []
     with torch.no_grad():
@@ -98,8 +98,9 @@ def load_pretrained(model: nn.Module, pretrained: Pretrained, folder: Path | Non
     if problems:
         more = f"; and {len(problems) - SHOWN} more" if len(problems) > SHOWN else ""
         raise ModelError(
-            f"{where}: {'; '.join(problems[:SHOWN])}{more}. Name another file, or list what starts"
-            " afresh under model.pretrained.new."
+            f"{'; '.join(problems[:SHOWN])}{more}",
+            where=where,
+            remedy="Name another file, or list what starts afresh under model.pretrained.new.",
         )
 
 
@@ -165,14 +166,15 @@ def _state_of(path: Path, pretrained: Pretrained) -> dict[str, Tensor]:
     except Exception as problem:  # noqa: BLE001 - a damaged file may raise anything
         reason = str(problem).strip().splitlines() or ["damaged"]
         raise ModelError(
-            f"Weights {path} cannot be read ({reason[0][:200]}). Save the model's state_dict(),"
-            " tensors and nothing else."
+            f"Weights {path} cannot be read ({reason[0][:200]})",
+            remedy="Save the model's state_dict(), tensors and nothing else.",
         ) from None
     if isinstance(raw, Mapping) and isinstance(raw.get("state_dict"), Mapping):
         raw = raw["state_dict"]
     if not isinstance(raw, Mapping) or not all(isinstance(value, Tensor) for value in raw.values()):
         raise ModelError(
-            f"Weights {path} are no state dict: names and tensors. Save the model's state_dict()."
+            f"Weights {path} are no state dict: names and tensors",
+            remedy="Save the model's state_dict().",
         )
     prefix = pretrained.prefix
     return {

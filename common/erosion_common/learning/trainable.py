@@ -92,8 +92,8 @@ def freeze(model: nn.Module, patterns: Sequence[str]) -> None:
             parameter.requires_grad_(False)
     if not trained_parameters(model):
         raise ModelError(
-            "Every parameter of the model is frozen, so nothing is left to train. Leave some out of"
-            " model.frozen."
+            "Every parameter of the model is frozen, so nothing is left to train",
+            remedy="Leave some out of model.frozen.",
         )
 
 
@@ -131,14 +131,17 @@ def check_trainable(model: object, what: str) -> nn.Module:
     parameters = dict(model.named_parameters())
     for name, parameter in parameters.items():
         if isinstance(parameter, nn.parameter.UninitializedParameter):
-            raise ModelError(f"{what}: {name} has no shape yet. Give lazy layers their sizes.")
+            raise ModelError(
+                f"{name} has no shape yet", where=what, remedy="Give lazy layers their sizes."
+            )
     if not any(p.requires_grad and p.numel() for p in parameters.values()):
-        raise ModelError(f"{what} has no parameter that is trained. Give it one.")
+        raise ModelError(f"{what} has no parameter that is trained", remedy="Give it one.")
     for name, parameter in parameters.items():
         if parameter.requires_grad and parameter.dtype != torch.float32:
             raise ModelError(
-                f"{what}: {name} is {parameter.dtype}; what is trained travels as torch.float32."
-                " Convert it, or freeze it."
+                f"{name} is {parameter.dtype}; what is trained travels as torch.float32",
+                where=what,
+                remedy="Convert it, or freeze it.",
             )
     _check_memory({name: p for name, p in parameters.items() if p.requires_grad}, what)
     return model
@@ -149,9 +152,10 @@ def check_statistics(model: nn.Module, what: str) -> None:
     for name, module in model.named_modules():
         if isinstance(module, _BatchNorm) and module.running_mean is None:
             raise ModelError(
-                f"{what}: {name} ({type(module).__name__}) normalises a patient by other"
-                " patients, so that a prediction would depend on who else is in the table. Use"
-                " GroupNorm or LayerNorm."
+                f"{name} ({type(module).__name__}) normalises a patient by other patients, so"
+                " that a prediction would depend on who else is in the table",
+                where=what,
+                remedy="Use GroupNorm or LayerNorm.",
             )
         if not _has_statistics(module):
             continue
@@ -162,10 +166,12 @@ def check_statistics(model: nn.Module, what: str) -> None:
             continue
         if not mean.any() and bool((variance == 1).all()):
             raise ModelError(
-                f"{what}: {name} ({type(module).__name__}) has running statistics that nobody has"
-                " gathered, and hospitals' statistics cannot be averaged. Use GroupNorm or"
-                " LayerNorm, or start from a file of weights (model.pretrained); its statistics"
-                ' then stay. With normalisation = "site" each site gathers them.'
+                f"{name} ({type(module).__name__}) has running statistics that nobody has"
+                " gathered, and hospitals' statistics cannot be averaged",
+                where=what,
+                remedy="Use GroupNorm or LayerNorm, or start from a file of weights"
+                " (model.pretrained); its statistics then stay. With normalisation ="
+                ' "site" each site gathers them.',
             )
 
 
@@ -177,8 +183,9 @@ def check_same_start(model: nn.Module, again: nn.Module, what: str) -> None:
     for name in [*first, *second]:
         if name not in first or name not in second or not _are_same(first[name], second[name]):
             raise ModelError(
-                f"{what}: {name} is not the same when the model is made again, so that every site"
-                " would have another one. Draw it with torch's seeded generator."
+                f"{name} is not the same when the model is made again, so that every site would"
+                " have another one. Draw it with torch's seeded generator.",
+                where=what,
             )
 
 
@@ -198,7 +205,7 @@ def try_out(model: nn.Module, input_shape: Sequence[int], num_outputs: int, what
             _check_outputs(outputs, 2, num_outputs, what)
             if not outputs.is_floating_point() or not bool(torch.isfinite(outputs).all()):
                 raise ModelError(
-                    f"{what} gives outputs that are not finite numbers. Correct its start."
+                    f"{what} gives outputs that are not finite numbers", remedy="Correct its start."
                 )
             if not outputs.requires_grad:
                 raise ModelError(_unreached(what))
@@ -218,7 +225,8 @@ def try_out(model: nn.Module, input_shape: Sequence[int], num_outputs: int, what
             reason = (str(problem).strip().splitlines() or [""])[0][:300]
             raise ModelError(
                 f"{what} cannot be trained on inputs of shape {('n', *input_shape)}:"
-                f" {type(problem).__name__}: {reason}. Change task.shape, or the model."
+                f" {type(problem).__name__}: {reason}",
+                remedy="Change task.shape, or the model.",
             ) from None
     _move(trained_parameters(model), starts)
     model.zero_grad(set_to_none=True)
@@ -228,14 +236,15 @@ def try_out(model: nn.Module, input_shape: Sequence[int], num_outputs: int, what
     for name, buffer in model.named_buffers():
         if name not in buffers or not torch.equal(buffers[name], buffer):
             raise ModelError(
-                f"{what}: the buffer {name} changes in training, and only parameters travel. Use a"
-                " layer without such a buffer, or freeze the part that it belongs to."
+                f"the buffer {name} changes in training, and only parameters travel",
+                where=what,
+                remedy="Use a layer without such a buffer, or freeze the part that it belongs to.",
             )
     if not _agree(before, after):
         raise ModelError(
             f"{what} predicts something else by the same parameters once it was trained, so it"
-            " keeps something of the patients that is no parameter, and only parameters travel."
-            " Leave out what its forward() changes when self.training is set."
+            " keeps something of the patients that is no parameter, and only parameters travel",
+            remedy="Leave out what its forward() changes when self.training is set.",
         )
 
 
@@ -265,8 +274,9 @@ def _check_memory(parameters: dict[str, nn.Parameter], what: str) -> None:
         place = parameter.untyped_storage().data_ptr()
         if place in owner:
             raise ModelError(
-                f"{what}: {name} and {owner[place]} are different parameters in the same memory."
-                " Tie them by using one nn.Parameter in both places."
+                f"{name} and {owner[place]} are different parameters in the same memory. Tie"
+                " them by using one nn.Parameter in both places.",
+                where=what,
             )
         owner[place] = name
 
@@ -297,8 +307,8 @@ def _check_predictions(model: nn.Module, inputs: Tensor, num_outputs: int, what:
     if torch.isfinite(most) and bool(((torch.cat(alone) - together).abs() > most).any()):
         raise ModelError(
             f"{what} predicts something else for a patient alone than among others, or each time"
-            " that it is asked. Let dropout follow self.training, and use no layer that mixes"
-            " patients."
+            " that it is asked",
+            remedy="Let dropout follow self.training, and use no layer that mixes patients.",
         )
 
 

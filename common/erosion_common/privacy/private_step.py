@@ -83,7 +83,8 @@ def clipped_sum(
             reason = (str(problem).strip().splitlines() or [""])[0][:300]
             raise ModelError(
                 "The model cannot be differentiated patient by patient, which [privacy] needs"
-                f" ({type(problem).__name__}: {reason}). Use another model, or leave [privacy] out."
+                f" ({type(problem).__name__}: {reason})",
+                remedy="Use another model, or leave [privacy] out.",
             ) from None
     return total
 

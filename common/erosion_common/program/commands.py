@@ -69,7 +69,7 @@ def optional(module: str, wanted_by: str) -> ModuleType:
     """Import a module of another package of ours. Raises ErosionError where it is not installed."""
     if not is_installed(module):
         raise ErosionError(
-            f"{wanted_by} comes with {brings(module)}, which is not installed here. Install it, in"
-            " this program's version."
+            f"{wanted_by} comes with {brings(module)}, which is not installed here",
+            remedy="Install it, in this program's version.",
         )
     return import_module(module)

@@ -62,21 +62,22 @@ def load(path: Path, template: RunState, *, arm: str, study_digest: str) -> RunS
         ) from None
     if header.get("version") != VERSION:
         raise CheckpointError(
-            f"The checkpoint {path} is of version {header.get('version')!r:.40}; this program reads"
-            f" version {VERSION}. Resume with the program that wrote it, or: {REMEDY}"
+            f"The checkpoint {path} is of version {header.get('version')!r:.40}; this program"
+            f" reads version {VERSION}",
+            remedy=f"Resume with the program that wrote it, or: {REMEDY}",
         )
     for key, expected in (("study", study_digest), ("arm", arm)):
         if header.get(key) != expected:
             raise CheckpointError(
-                f"The checkpoint {path} is of {key} {header.get(key)!r:.80}, expected {expected!r}."
-                " Resume with the study file that the run was started with."
+                f"The checkpoint {path} is of {key} {header.get(key)!r:.80}, expected {expected!r}",
+                remedy="Resume with the study file that the run was started with.",
             )
     try:
         return _decode(header.get("state"), template, tensors, "state")
     except _Unknown as problem:
         raise CheckpointError(
-            f"The checkpoint {path} is not of this version of the program: {problem}. Resume with"
-            f" the version that wrote it, or: {REMEDY}"
+            f"The checkpoint {path} is not of this version of the program: {problem}",
+            remedy=f"Resume with the version that wrote it, or: {REMEDY}",
         ) from None
 
 

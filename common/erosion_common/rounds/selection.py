@@ -56,8 +56,9 @@ def choose(study: Study, arm: str, run_trial: RunTrial) -> SelectedSettings:
     )
     if not isfinite(best):
         raise HopelessError(
-            f"The settings of {arm} cannot be chosen: the user's site was away in every trial, or"
-            " all training diverged. See the coordinator's log, or leave out [selection]."
+            f"The settings of {arm} cannot be chosen: the user's site was away in every trial,"
+            " or all training diverged",
+            remedy="See the coordinator's log, or leave out [selection].",
         )
     return SelectedSettings(candidates(study, arm)[candidate], number, best, tuple(tried))
 

@@ -152,6 +152,7 @@ def _read(path: Path, form: type[S]) -> S | None:
         return form.model_validate_json(json.dumps(values))
     except (ValueError, AttributeError, RecursionError):  # pydantic's is the first
         raise CheckpointError(
-            f"{path} is not what this program wrote there, or another version did. Restore it from"
-            " a backup; without it, delete it: the round that it is about is then skipped."
+            f"{path} is not what this program wrote there, or another version did",
+            remedy="Restore it from a backup; without it, delete it: the round that it is about"
+            " is then skipped.",
         ) from None

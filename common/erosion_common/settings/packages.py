@@ -58,8 +58,9 @@ def installed_part(kind: Kind, name: str) -> InstalledPart:
     if not found:
         known = ", ".join(installed_names(kind)) or "none"
         raise ModelError(
-            f"No {kind} {name!r} is installed here (in {group}: {known}). Install the package that"
-            " has it in this program's environment, or correct the name."
+            f"No {kind} {name!r} is installed here (in {group}: {known})",
+            remedy="Install the package that has it in this program's environment, or correct"
+            " the name.",
         )
     if len(found) > 1:
         raise ModelError(
@@ -103,14 +104,16 @@ def load_part(kind: Kind, name: str, sha256: str | None = None) -> Any:
             raise Refusal(f"This site does not run {problem}.")
     if sha256 is not None and found.sha256 != sha256:
         raise ModelError(
-            f"The {kind} {name!r} that is installed here ({found.distribution}) has the SHA-256"
-            f" {found.sha256}, the study names {sha256}. Install the version that the study was"
-            " written for (`erosion models` shows the hashes)."
+            f"The {kind} {name!r} that is installed here ({found.distribution}) has the"
+            f" SHA-256 {found.sha256}, the study names {sha256}",
+            remedy="Install the version that the study was written for (`erosion models` shows"
+            " the hashes).",
         )
     if _loaded.setdefault(found.package, found.sha256) != found.sha256:
         raise ModelError(
-            f"The package {found.package} was replaced while this program ran, which still has the"
-            " old one in memory. Start the program again."
+            f"The package {found.package} was replaced while this program ran, which still has"
+            " the old one in memory",
+            remedy="Start the program again.",
         )
     try:
         return metadata.EntryPoint(name, found.target, group_of(kind)).load()
@@ -123,7 +126,9 @@ def load_class(kind: Kind, name: str, sha256: str | None, base: Any) -> Any:
     """Return the same of a class that extends `base`."""
     found = load_part(kind, name, sha256)
     if not (isinstance(found, type) and issubclass(found, base)):
-        raise ModelError(f"The {kind} {name!r} is no subclass of {base.__name__}. Make it one.")
+        raise ModelError(
+            f"The {kind} {name!r} is no subclass of {base.__name__}", remedy="Make it one."
+        )
     return found
 
 
@@ -131,7 +136,7 @@ def failed(what: str, problem: BaseException) -> ModelError:
     """Return the error for what somebody else's code raised."""
     reason = str(problem).strip().splitlines()
     words = f"{type(problem).__name__}: {reason[0][:300]}" if reason else type(problem).__name__
-    return ModelError(f"{what}: {words}. Correct the package, or ask its author.")
+    return ModelError(words, where=what, remedy="Correct the package, or ask its author.")
 
 
 def open_union(
@@ -167,8 +172,8 @@ def hash_in(raw: Mapping[str, Any], kind: Kind) -> str:
 def _described(kind: Kind, entry: metadata.EntryPoint) -> InstalledPart:
     if entry.pattern.match(entry.value) is None:
         raise ModelError(
-            f"The {kind} {entry.name!r} is declared as {entry.value!r}. Write it as"
-            " package.module:name in the package that declares it."
+            f"The {kind} {entry.name!r} is declared as {entry.value!r}",
+            remedy="Write it as package.module:name in the package that declares it.",
         )
     distribution = entry.dist
     name = f"{distribution.name} {distribution.version}" if distribution else "no distribution"
@@ -185,7 +190,8 @@ def _hash_of(package: str, part: str) -> str:
     where = f"The package {package} of the {part}"
     if spec is None or not spec.has_location or spec.origin is None:
         raise ModelError(
-            f"{where} is not there, or has no __init__.py. Install it again, as a package of files."
+            f"{where} is not there, or has no __init__.py",
+            remedy="Install it again, as a package of files.",
         )
     origin = Path(spec.origin)
     root = origin.parent if spec.submodule_search_locations else origin
@@ -194,14 +200,18 @@ def _hash_of(package: str, part: str) -> str:
     try:
         for file in files:
             if file.is_symlink():
-                raise ModelError(f"{where} holds a link ({file}). Replace it by what it points to.")
+                raise ModelError(
+                    f"{where} holds a link ({file})", remedy="Replace it by what it points to."
+                )
             if file.is_dir():
                 continue
             place = file.relative_to(root.parent).as_posix()
             content = hashlib.sha256(file.read_bytes()).hexdigest()
             digest.update(f"{place}\n{content}\n".encode())
     except OSError as problem:
-        raise ModelError(f"{where} cannot be read ({problem}). Install it again.") from None
+        raise ModelError(
+            f"{where} cannot be read ({problem})", remedy="Install it again."
+        ) from None
     return digest.hexdigest()
 
 

@@ -170,13 +170,14 @@ def read_status_file(path: Path) -> Seen | None:
         return None
     except (OSError, ValueError, RecursionError) as problem:
         raise RunError(
-            f"{path} cannot be read ({problem}). Delete it: a process that lives writes it again."
+            f"{path} cannot be read ({problem})",
+            remedy="Delete it: a process that lives writes it again.",
         ) from None
     found = values.get("format") if isinstance(values, dict) else None
     if found != FORMAT or isinstance(found, bool):
         raise RunError(
-            f"{path} is not of format {FORMAT}, which this version of the program reads. Use the"
-            " version that the process runs with."
+            f"{path} is not of format {FORMAT}, which this version of the program reads",
+            remedy="Use the version that the process runs with.",
         )
     return Seen(values, seconds_ago, is_held)
 
@@ -213,8 +214,9 @@ def find_status(where: Path) -> tuple[Path, Seen]:
         if (seen := read_status_file(path)) is not None:
             return path, seen
     raise RunError(
-        f"No {STATUS_NAME} in {folder}. Give a run's folder, the folder of runs, the folder of"
-        " studies that a coordinator serves, or the file of a site that has been started."
+        f"No {STATUS_NAME} in {folder}",
+        remedy="Give a run's folder, the folder of runs, the folder of studies that a"
+        " coordinator serves, or the file of a site that has been started.",
     )
 
 
@@ -230,7 +232,8 @@ def _records_of(site_file: Path) -> Path:
     except RuntimeError:
         raise SiteError(
             f"Site file {site_file}: records = {records!r} begins with ~, and that home folder"
-            " is not known here. Write the whole path."
+            " is not known here",
+            remedy="Write the whole path.",
         ) from None
 
 

@@ -38,7 +38,7 @@ class WebServer(ThreadingHTTPServer):
             in_use = getattr(problem, "errno", None) == errno.EADDRINUSE
             why = "is in use" if in_use else f"cannot be used ({problem})"
             raise LinkError(
-                f"Port {port} on {host} {why}. Give another one, or 0 for a free one."
+                f"Port {port} on {host} {why}", remedy="Give another one, or 0 for a free one."
             ) from None
 
     def start(self) -> None:

@@ -182,8 +182,8 @@ def _refuse_what_does_nothing(options: argparse.Namespace) -> None:
     if modes == ["study", "resume"]:  # the run is resumed, with this study
         if len(options.study) + len(options.resume) > 2:
             raise StudyError(
-                "A study file goes with one run that is resumed. Leave the study files out: every"
-                " run's folder has its own."
+                "A study file goes with one run that is resumed",
+                remedy="Leave the study files out: every run's folder has its own.",
             )
         modes = ["resume"]
     if "app" in modes and len(modes) > 1:

@@ -83,7 +83,9 @@ def _run(options: argparse.Namespace) -> int:
         try:
             write_atomically(path, content)
         except OSError as problem:
-            raise RunError(f"{path} cannot be written: {problem}. Name another file.") from None
+            raise RunError(
+                f"{path} cannot be written: {problem}", remedy="Name another file."
+            ) from None
     console.print(f"The page: {options.output}", markup=False)
     return CHECK_FAILED if found.misfits or len(found.replies) < len(found.study.hospitals) else 0
 

@@ -30,7 +30,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     if not (options.onnx or options.calculator):
-        raise ErosionError("Nothing to export is named. Give --onnx or --calculator.")
+        raise ErosionError("Nothing to export is named", remedy="Give --onnx or --calculator.")
     from erosion_server.export.calculator import calculator_page
     from erosion_server.export.onnx_file import as_onnx
     from erosion_server.export.saved_run import load_saved_run, model_card_page
@@ -50,7 +50,7 @@ def _run(options: argparse.Namespace) -> int:
             print(folder / name)
     except OSError as problem:
         raise ErosionError(
-            f"{folder} cannot be written: {problem}. Give another --output."
+            f"{folder} cannot be written: {problem}", remedy="Give another --output."
         ) from None
     return 0
 

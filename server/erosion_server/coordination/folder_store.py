@@ -253,8 +253,8 @@ class FolderStore(Store):
             raise CheckpointError(f"{folder.beginning} does not fit its study: {problem}. {REMEDY}")
         if earlier.run != folder.run:
             raise CheckpointError(
-                f"{folder.name} has been lost or changed: sites know the run as"
-                f" {earlier.run}. Write that into it, and nothing else."
+                f"{folder.name} has been lost or changed: sites know the run as {earlier.run}",
+                remedy="Write that into it, and nothing else.",
             )
         ahead = studies_ahead(study)
         finished = self._finished_folds()

@@ -30,8 +30,9 @@ def study_to_measure(run: RunData, at: Sequence[HospitalName]) -> Study:
     further = [name for name in at if name not in study.everyone]
     if study.validation is None and not at:
         raise RunError(
-            "The run's study has no [validation], so no hospital has approved to measure its model."
-            " Name hospitals that may be asked with --at; their people then decide about that."
+            "The run's study has no [validation], so no hospital has approved to measure its model",
+            remedy="Name hospitals that may be asked with --at; their people then decide about"
+            " that.",
         )
     if not further and study.validation is not None:
         return study

@@ -94,7 +94,9 @@ def run_studies(planned: Sequence[Planned], setup: Setup) -> list[Result | Overv
         check_sizes(study)
         check_start(study, setup.weights)
     if len({study.digest for study in studies}) < len(studies):
-        raise StudyError("One study is given twice. Leave it out, or give it another name.")
+        raise StudyError(
+            "One study is given twice", remedy="Leave it out, or give it another name."
+        )
     setup = replace(setup, updates="disk" if _are_on_disk(setup, *studies) else "memory")
     if setup.updates == "disk":
         return_freed_memory()
@@ -116,7 +118,7 @@ def run_queue(
     """Run a folder's studies in turn, over one link. Raises LinkError, EnrolmentError, RunError."""
     if not queue.is_dir():
         raise RunError(
-            f"--queue {queue}: there is no such folder. Make it, and put studies into it."
+            f"--queue {queue}: there is no such folder", remedy="Make it, and put studies into it."
         )
     setup = replace(setup, gives_way=True)
     with _listening(setup) as link:
@@ -148,8 +150,8 @@ def run_queue(
                 studies.serve(until_empty=until_empty)
         except (OSError, DiskError) as problem:
             raise RunError(
-                f"The queue {queue} cannot continue ({problem.__cause__ or problem}). Put that"
-                " right, then start it again: it resumes the run that it was at."
+                f"The queue {queue} cannot continue ({problem.__cause__ or problem})",
+                remedy="Put that right, then start it again: it resumes the run that it was at.",
             ) from problem
 
 
@@ -296,9 +298,9 @@ def _run_on(
         observers.notify(events.StudyFailed(str(problem)))
         where = f" ({problem.filename})" if problem.filename else ""
         raise DiskError(
-            f"The run cannot be written to {folder.path}{where}: {problem.strerror or problem}."
-            " Every finished round is there. Put that right, then resume with"
-            f" {folder.resume_command}."
+            f"The run cannot be written to {folder.path}{where}:"
+            f" {problem.strerror or problem}. Every finished round is there",
+            remedy=f"Put that right, then resume with {folder.resume_command}.",
         ) from problem
     except BaseException as problem:  # Ctrl-C, too, is to be seen in the status
         observers.notify(events.StudyFailed(str(problem) or "interrupted"))

@@ -144,8 +144,8 @@ def load_authority(key: Path, certificate: Path) -> Authority:
     vouched = load_certificate(certificate)
     if not keys.is_issued_by(vouched, vouched) or keys.certified_key(vouched) != own.public_key():
         raise EnrolmentError(
-            f"The certificate {certificate} is damaged, or not that of {key}. Restore both from one"
-            " backup."
+            f"The certificate {certificate} is damaged, or not that of {key}",
+            remedy="Restore both from one backup.",
         )
     return Authority(own, vouched)
 
@@ -248,12 +248,13 @@ def read_request(path: Path) -> SigningRequest:
         pem = read_named(path)
     except OSError as problem:
         raise EnrolmentError(
-            f"The request {path} cannot be read: {problem.strerror}. Check the path."
+            f"The request {path} cannot be read: {problem.strerror}", remedy="Check the path."
         ) from None
     if b"PRIVATE KEY" in pem:
         raise EnrolmentError(
-            f"{path} holds a private key, which must not leave its site. Ask the site for the file"
-            " that ends in .csr, and have it make a new key, because this one has travelled."
+            f"{path} holds a private key, which must not leave its site",
+            remedy="Ask the site for the file that ends in .csr, and have it make a new key,"
+            " because this one has travelled.",
         )
     try:
         request = x509.load_pem_x509_csr(pem)

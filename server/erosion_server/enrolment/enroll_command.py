@@ -320,5 +320,5 @@ def _ask_for_hosts() -> list[str]:
     print("By which names or addresses do the sites reach this machine? The first is dialled.")
     hosts = answer_to("Names or addresses: ").replace(",", " ").split()
     if not hosts:
-        raise EnrolmentError("No name was given. Give at least one, or use --host.")
+        raise EnrolmentError("No name was given", remedy="Give at least one, or use --host.")
     return hosts

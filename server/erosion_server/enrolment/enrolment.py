@@ -322,7 +322,9 @@ def write_peers(folder: FederationFolder, out: Path) -> list[EnrolledKey]:
     try:
         write_atomically(out, registry.peers_text())
     except OSError as problem:
-        raise EnrolmentError(f"{out} cannot be written: {problem}. Give another --out.") from None
+        raise EnrolmentError(
+            f"{out} cannot be written: {problem}", remedy="Give another --out."
+        ) from None
     return registry.in_force
 
 

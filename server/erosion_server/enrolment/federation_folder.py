@@ -215,7 +215,7 @@ def read_key_registry(path: Path) -> KeyRegistry:
     """Raises EnrolmentError."""
     raw = read_toml(path, "roster", EnrolmentError)
     if not raw:  # else every hospital would be taken for one that was never enrolled
-        raise EnrolmentError(f"The roster {path} is empty. Restore it from the backup.")
+        raise EnrolmentError(f"The roster {path} is empty", remedy="Restore it from the backup.")
     return validate(KeyRegistry, raw, f"Membership {path}", EnrolmentError)
 
 

@@ -31,13 +31,15 @@ def calculator_page(saved: SavedRun) -> str:
     task = saved.card.task
     if not isinstance(task, TabularTask) or saved.card.model.name != "logistic":
         raise CheckpointError(
-            "A calculator is of a linear model of a table (model.name = 'logistic');"
-            f" this one is {saved.card.model.described()}. Use --onnx."
+            "A calculator is of a linear model of a table (model.name = 'logistic'); this one is"
+            f" {saved.card.model.described()}",
+            remedy="Use --onnx.",
         )
     if len(task.features) > MOST_FIELDS:
         raise CheckpointError(
             f"A calculator has at most {MOST_FIELDS} fields, and the model reads"
-            f" {len(task.features)} columns. Use --onnx."
+            f" {len(task.features)} columns",
+            remedy="Use --onnx.",
         )
     saved_run.output_names(saved.card)
     script = (TEMPLATES / "calculator.js").read_text("utf-8")

@@ -196,11 +196,13 @@ def as_onnx(saved: SavedRun) -> bytes:
         first = str(problem).strip().partition("\n")[0][:200]
         raise CheckpointError(
             f"The model {saved.card.model.described()} cannot be written as ONNX"
-            f" ({type(problem).__name__}: {first}). Use `erosion predict`."
+            f" ({type(problem).__name__}: {first})",
+            remedy="Use `erosion predict`.",
         ) from None
     if not off <= TOLERANCE:
         raise CheckpointError(
-            f"As ONNX the model would predict otherwise, by {off:.2g}. Use `erosion predict`."
+            f"As ONNX the model would predict otherwise, by {off:.2g}",
+            remedy="Use `erosion predict`.",
         )
     return content
 

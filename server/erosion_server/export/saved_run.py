@@ -155,8 +155,9 @@ def output_names(card: ModelCard) -> list[str]:
     task = card.task
     if task.predicts == "other":
         raise CheckpointError(
-            f"The outcome {task.outcome!r} is a package's own, so what its predictions are is not"
-            " known here. Use `erosion predict`."
+            f"The outcome {task.outcome!r} is a package's own, so what its predictions are is"
+            " not known here",
+            remedy="Use `erosion predict`.",
         )
     columns = task.prediction_columns()
     return columns[:-1] if task.predicts == "classes" else columns

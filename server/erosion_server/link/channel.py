@@ -248,8 +248,8 @@ class Request:
         if len(frame) - 1 > LARGEST_HEAD_BYTES:  # without the byte that says its kind
             raise LinkError(
                 f"A {metadata.message_type} request has {len(frame) - 1:,} bytes besides its"
-                f" arrays; sites accept {LARGEST_HEAD_BYTES:,}. Send less in its metrics and"
-                " configs, or send that as arrays."
+                f" arrays; sites accept {LARGEST_HEAD_BYTES:,}",
+                remedy="Send less in its metrics and configs, or send that as arrays.",
             )
         return Request(request_id, frame, content.buffers, most_head_bytes(message), spool)
 

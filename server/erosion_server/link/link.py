@@ -280,8 +280,9 @@ def make_link(
         address = address or f"127.0.0.1:{DEFAULT_PORT}"
         if not is_loopback(address):
             raise LinkError(
-                f"--address {address}: --insecure is for this machine only. Use 127.0.0.1:PORT, or"
-                " make a federation with `erosion enroll init` and leave --insecure out."
+                f"--address {address}: --insecure is for this machine only",
+                remedy="Use 127.0.0.1:PORT, or make a federation with `erosion enroll init` and"
+                " leave --insecure out.",
             )
         return Link(address, is_short_of_memory=is_short_of_memory)
     place = federation.read_place()
@@ -349,9 +350,9 @@ def federation_or_none(folder: FederationFolder, *, insecure: bool) -> Federatio
         return None
     if not folder.place.exists():
         raise EnrolmentError(
-            f"There is no federation in {folder.path}. --federation says where it is;"
-            f" `erosion enroll init{folder.option}` makes one, and `erosion enroll site"
-            f" NAME{folder.option}` a kit for each hospital. To try things on this machine alone,"
-            " use --insecure, or `erosion testbed`."
+            f"There is no federation in {folder.path}. --federation says where it is; `erosion"
+            f" enroll init{folder.option}` makes one, and `erosion enroll site"
+            f" NAME{folder.option}` a kit for each hospital",
+            remedy="To try things on this machine alone, use --insecure, or `erosion testbed`.",
         )
     return folder

@@ -55,8 +55,8 @@ class Spool:
                 folder.mkdir(mode=0o700)
         except OSError as problem:
             raise LinkError(
-                f"The folder {self._folder} cannot be made: {problem.strerror}. Put that right, or"
-                " keep updates in memory: --updates memory."
+                f"The folder {self._folder} cannot be made: {problem.strerror}",
+                remedy="Put that right, or keep updates in memory: --updates memory.",
             ) from None
 
     def remove(self) -> None:

@@ -87,6 +87,6 @@ class Notify:
         except (OSError, HTTPException, subprocess.SubprocessError) as problem:
             place = self._program or urlsplit(self._url).hostname
             raise RunError(
-                f"{place} did not take the message ({printable(str(problem))}). Correct it for the"
-                " next run: this one notifies nobody any more."
+                f"{place} did not take the message ({printable(str(problem))})",
+                remedy="Correct it for the next run: this one notifies nobody any more.",
             ) from None

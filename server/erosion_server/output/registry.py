@@ -56,7 +56,7 @@ def check_outputs(wanted: Sequence[str]) -> dict[str, "Observer"]:
         if name not in known:
             raise RunError(f"--output {text}: there is no such output. Known: {', '.join(known)}")
         if name in opened:
-            raise RunError(f"--output {text}: {name} is given twice. Leave one out.")
+            raise RunError(f"--output {text}: {name} is given twice", remedy="Leave one out.")
         try:
             opened[name] = _opener(name)(where)
         except ValueError as problem:

@@ -117,7 +117,8 @@ def read_journal(path: Path) -> Iterator[dict[str, Any]]:
         raise
     except OSError as problem:
         raise CheckpointError(
-            f"{path} cannot be read ({problem}). Put that right, or bring it back from a backup."
+            f"{path} cannot be read ({problem})",
+            remedy="Put that right, or bring it back from a backup.",
         ) from None
     except (ValueError, RecursionError) as problem:
         raise _unreadable(path, number, str(problem)) from None

@@ -154,7 +154,9 @@ def resumed_run_folder(path: Path, study: Study | None = None) -> RunFolder:
         raise RunError(f"The run in {path} has ended; its report is {folder.report}.")
     whole = RunFolder(path.resolve().parent.parent)
     if path.resolve().parent.name == USERS and whole.study.exists():
-        raise RunError(f"{path} is part of the run in {whole.path}. Give --resume that folder.")
+        raise RunError(
+            f"{path} is part of the run in {whole.path}", remedy="Give --resume that folder."
+        )
     with _usable(path):
         if study is not None:
             _take(study, folder)
@@ -180,7 +182,8 @@ def _take(study: Study, folder: RunFolder) -> None:
         if not folder.status.exists() and set(path.iterdir()) - before_status:
             raise RunError(
                 f"{path} is not a run folder: there was no coordinator at work in it, and its"
-                f" {folder.study.name} would be written over. Give --resume a run's folder."
+                f" {folder.study.name} would be written over",
+                remedy="Give --resume a run's folder.",
             )
         write_study(folder.study, study)
 
@@ -241,7 +244,8 @@ def alone_in(folder: Path) -> Iterator[None]:
             stack.enter_context(held(folder))
         except BlockingIOError:
             raise RunError(
-                f"Another coordinator is at work in {folder}. Let it end, or stop it first."
+                f"Another coordinator is at work in {folder}",
+                remedy="Let it end, or stop it first.",
             ) from None
         yield
 

@@ -306,16 +306,16 @@ def is_there(path: Path) -> bool:
         return False
     except OSError as problem:
         raise DataError(
-            f"{path} cannot be used: {problem.strerror}. Check data.path in the site file, and let"
-            " this account enter its folder."
+            f"{path} cannot be used: {problem.strerror}",
+            remedy="Check data.path in the site file, and let this account enter its folder.",
         ) from None
     return True
 
 
 def _refuse(problem: OSError) -> NoReturn:
     raise DataError(
-        f"The folder {problem.filename} cannot be read: {problem.strerror}. Let this account read"
-        " it, or move it away."
+        f"The folder {problem.filename} cannot be read: {problem.strerror}",
+        remedy="Let this account read it, or move it away.",
     ) from None
 
 

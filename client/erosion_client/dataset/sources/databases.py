@@ -144,12 +144,13 @@ class SqlQuery(TableSource):
         except (TimeoutError, SQLAlchemyError, *DRIVER_ERRORS) as problem:
             if isinstance(problem, TimeoutError) or "statement timeout" in str(problem):
                 raise DataError(
-                    f"{self.describe()} was not answered within {self.query_seconds:g} s. Make it"
-                    " faster (indexes, fewer rows), or raise query_seconds under [data]."
+                    f"{self.describe()} was not answered within {self.query_seconds:g} s",
+                    remedy="Make it faster (indexes, fewer rows), or raise query_seconds under"
+                    " [data].",
                 ) from None
             raise DataError(
-                f"{self.describe()} failed: {self._reason(problem)}. Correct data.query;"
-                " try it in the database's own client first."
+                f"{self.describe()} failed: {self._reason(problem)}",
+                remedy="Correct data.query; try it in the database's own client first.",
             ) from None
         finally:
             engine.dispose()
@@ -164,7 +165,7 @@ class SqlQuery(TableSource):
                 connection.exec_driver_sql("PRAGMA query_only = ON")
             result = connection.execution_options(stream_results=True).execute(statement)
             if not result.returns_rows:
-                raise DataError(f"{self.describe()} gives no table. Write one SELECT.")
+                raise DataError(f"{self.describe()} gives no table", remedy="Write one SELECT.")
             with closing(result):
                 return self._table(result, wanted, deadline)
 
@@ -331,14 +332,16 @@ class DuckdbFiles(OnDisk, TableSource):
             import duckdb
         except ModuleNotFoundError:
             raise DataError(
-                f"{self.describe()} is read with DuckDB, which is not installed. Run:"
-                f" {install_command('duckdb')}"
+                f"{self.describe()} is read with DuckDB, which is not installed",
+                remedy=f"Run: {install_command('duckdb')}",
             ) from None
         if not is_there(self.path):
-            raise DataError(f"There is nothing at {self.path}. Check data.path in the site file.")
+            raise DataError(
+                f"There is nothing at {self.path}", remedy="Check data.path in the site file."
+            )
         for file in self._files():
             if not file.is_file():  # a pipe or a device, which may never end
-                raise DataError(f"{file} is no ordinary file. Give files of the patients.")
+                raise DataError(f"{file} is no ordinary file", remedy="Give files of the patients.")
         try:
             connection = self._connection()
 
@@ -349,13 +352,14 @@ class DuckdbFiles(OnDisk, TableSource):
             return within(self.query_seconds, read, connection.interrupt)
         except TimeoutError:
             raise DataError(
-                f"{self.describe()}: the query took longer than {self.query_seconds:g} s. Make it"
-                " faster, or raise query_seconds under [data]."
+                f"the query took longer than {self.query_seconds:g} s",
+                where=self.describe(),
+                remedy="Make it faster, or raise query_seconds under [data].",
             ) from None
         except (duckdb.Error, pa.ArrowException, OSError) as problem:
             raise DataError(
-                f"{self.describe()} cannot be read: {str(problem).splitlines()[0]}. Check data.path"
-                " and data.query."
+                f"{self.describe()} cannot be read: {str(problem).splitlines()[0]}",
+                remedy="Check data.path and data.query.",
             ) from None
 
     def _connection(self) -> "DuckDBPyConnection":
@@ -379,7 +383,8 @@ class DuckdbFiles(OnDisk, TableSource):
         files = [f for f in shown if f.suffix.lower() in READERS]
         if not files:
             raise DataError(
-                f"The folder {self.path} holds no {', '.join(READERS)} file. Check data.path."
+                f"The folder {self.path} holds no {', '.join(READERS)} file",
+                remedy="Check data.path.",
             )
         return files
 
@@ -427,8 +432,8 @@ class DuckdbFiles(OnDisk, TableSource):
             tables = [row[0] for row in connection.execute("SHOW TABLES").fetchall()]
             if len(tables) != 1:
                 raise DataError(
-                    f"{self.describe()} has the tables {', '.join(tables) or '(none)'}. Write"
-                    " data.query, a SELECT."
+                    f"{self.describe()} has the tables {', '.join(tables) or '(none)'}",
+                    remedy="Write data.query, a SELECT.",
                 )
             return f'SELECT * FROM "{tables[0]}"'
         selects = [f"SELECT * FROM {_reader(file, as_text=True)}" for file in files]
@@ -440,9 +445,10 @@ class DuckdbFiles(OnDisk, TableSource):
             if set(header) != set(headers[0]):
                 differing = sorted(set(header) ^ set(headers[0]))
                 raise DataError(
-                    f"{self.describe()}: {file.name} and {files[0].name} differ in the columns"
-                    f" {', '.join(differing[:10])}. Write data.query to say how the files belong"
-                    " together."
+                    f"{file.name} and {files[0].name} differ in the columns"
+                    f" {', '.join(differing[:10])}",
+                    where=self.describe(),
+                    remedy="Write data.query to say how the files belong together.",
                 )
         return "\nUNION ALL BY NAME\n".join(selects)
 

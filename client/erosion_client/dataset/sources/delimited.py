@@ -153,8 +153,9 @@ def _rows(
             return
         if cells and cells[-1].endswith(END):
             raise DataError(
-                f"Data file {content}: a quotation mark in the row that begins on line {first} is"
-                " not closed before the file ends. Add the missing one, or remove this one."
+                f"Data file {content}: a quotation mark in the row that begins on line {first}"
+                " is not closed before the file ends",
+                remedy="Add the missing one, or remove this one.",
             )
         yield Row(first, lines_before + reader.line_num, cells)
 
@@ -208,7 +209,7 @@ def table_of_rows(
         named = next((row for row in rows if row.cells), None)
         if named is None:
             raise DataError(
-                f"Data file {content} holds blank lines only. Export the patients into it."
+                f"Data file {content} holds blank lines only", remedy="Export the patients into it."
             )
         begin = list(islice(rows, SNIFFED_LINES))
         names, found = _names(content, named, [row for row in begin if row.cells], row_word)
@@ -332,9 +333,10 @@ def _names(
         return names, [said]
     if words := _second_header(len(names), rows):
         raise DataError(
-            f"Data file {content}: {row_word} {below[0].first} holds words ({words}) where the"
-            f" {row_word}s below it hold numbers, so it seems to be of units, or a second line of"
-            " names. Keep one line of names, and remove the other."
+            f"Data file {content}: {row_word} {below[0].first} holds words ({words}) where"
+            f" the {row_word}s below it hold numbers, so it seems to be of units, or a second"
+            " line of names",
+            remedy="Keep one line of names, and remove the other.",
         )
     return names, []
 
@@ -371,7 +373,7 @@ def distinct(content: object, names: Sequence[str]) -> list[str]:
     twice = sorted(name for name, times in Counter(header).items() if times > 1)
     if twice:
         raise DataError(
-            f"Data file {content} has the column {', '.join(map(repr, twice))} more than once."
-            " Rename or remove the others."
+            f"Data file {content} has the column {', '.join(map(repr, twice))} more than once",
+            remedy="Rename or remove the others.",
         )
     return header

@@ -77,7 +77,8 @@ class DicomImages(ScanFolder):
         if (self.slice == "all") != task.is_of_volumes:
             wanted, write = ("volumes", '"all"') if task.is_of_volumes else ("images", '"each"')
             raise DataError(
-                f"{self.describe()}: the study wants {wanted}; write slice = {write} under [data]."
+                f"the study wants {wanted}; write slice = {write} under [data].",
+                where=self.describe(),
             )
         scans_in = _files if self.slice == "each" else _folders
         scans = self.scans(task, scans_in, with_target=with_target)

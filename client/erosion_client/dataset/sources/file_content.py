@@ -94,7 +94,7 @@ def content_of(path: Path) -> FileContent:
     """Return an ordinary file's content. Raises DataError if it is empty, too large or damaged."""
     num_bytes = path.stat().st_size
     if num_bytes == 0:
-        raise DataError(f"Data file {path} is empty. Export the patients into it.")
+        raise DataError(f"Data file {path} is empty", remedy="Export the patients into it.")
     _check_size(path, num_bytes)
     packed = path.suffix.lower()
     try:
@@ -109,10 +109,10 @@ def content_of(path: Path) -> FileContent:
         raise DataError(f"Data file {path} {CUT_OFF}") from None
     except (OSError, zlib.error, zipfile.BadZipFile, NotImplementedError, RuntimeError) as problem:
         raise DataError(
-            f"Data file {path} cannot be unpacked: {problem}. Export it again."
+            f"Data file {path} cannot be unpacked: {problem}", remedy="Export it again."
         ) from None
     if not found.num_bytes:
-        raise DataError(f"Data file {path} is empty. Export the patients into it.")
+        raise DataError(f"Data file {path} is empty", remedy="Export the patients into it.")
     return found
 
 
@@ -132,7 +132,9 @@ def _only_member(path: Path) -> FileContent:
                 " unpack it and give the table."
             )
         if members[0].flag_bits & 1:
-            raise DataError(f"Data file {path} is encrypted. Unpack it, and give the table.")
+            raise DataError(
+                f"Data file {path} is encrypted", remedy="Unpack it, and give the table."
+            )
         with archive.open(members[0]) as file:
             return FileContent(path, suffix_of(PurePath(members[0].filename)), _read(path, file))
 
@@ -150,7 +152,8 @@ def _check_size(path: Path, num_bytes: int) -> None:
     if num_bytes > MAX_FILE_BYTES:
         raise DataError(
             f"Data file {path} has {num_bytes / 2**30:.1f} GiB, more than the"
-            f" {MAX_FILE_BYTES // 2**30} GiB that are read. Export only the study's columns."
+            f" {MAX_FILE_BYTES // 2**30} GiB that are read",
+            remedy="Export only the study's columns.",
         )
 
 
@@ -170,16 +173,16 @@ def found_encoding(content: FileContent) -> tuple[str, list[str]]:
         )
     if not readings:
         raise DataError(
-            f"Data file {content} is not text in one encoding that is known here. Save it as UTF-8,"
-            f" or {ASK}."
+            f"Data file {content} is not text in one encoding that is known here",
+            remedy=f"Save it as UTF-8, or {ASK}.",
         )
     if len(set(readings.values())) > 1:
         shown = list(readings)[:SHOWN]
         differing = next(i for i, _ in enumerate(words) if len({readings[e][i] for e in shown}) > 1)
         each = ", ".join(f'"{name}" ({readings[name][differing][:20]})' for name in shown)
         raise DataError(
-            f"Data file {content} is not in UTF-8, and may be in any of {each}. Look which one"
-            f" reads right, and {ASK}; or save it as UTF-8."
+            f"Data file {content} is not in UTF-8, and may be in any of {each}",
+            remedy=f"Look which one reads right, and {ASK}; or save it as UTF-8.",
         )
     encoding = declared_encoding(content, next(iter(readings)))
     called = "Windows-1252" if encoding == "cp1252" else encoding
@@ -194,8 +197,9 @@ def declared_encoding(content: FileContent, encoding: str) -> str:
     """Return the site file's encoding, as Python calls it."""
     if not _decodes(content, encoding):
         raise DataError(
-            f"Data file {content} is not text in {encoding}. Correct encoding under [data], such as"
-            ' "utf-8", "utf-16" or "cp1252" (Windows in western Europe), or leave it out.'
+            f"Data file {content} is not text in {encoding}",
+            remedy='Correct encoding under [data], such as "utf-8", "utf-16" or "cp1252"'
+            " (Windows in western Europe), or leave it out.",
         )
     name = codecs.lookup(encoding).name
     return "utf-8-sig" if name == "utf-8" else name
@@ -236,8 +240,8 @@ def _refuse_nul(content: FileContent, begin: bytes) -> NoReturn:
             f" {ASK}; or save it as UTF-8."
         )
     raise DataError(
-        f"Data file {content} is not text that can be read (it holds NUL characters)."
-        f" Export it as CSV in UTF-8, or {ASK}."
+        f"Data file {content} is not text that can be read (it holds NUL characters)",
+        remedy=f"Export it as CSV in UTF-8, or {ASK}.",
     )
 
 

@@ -98,7 +98,7 @@ class ImageFiles(OnDisk, ImageSource):
         path = self.path
         if not is_there(path):
             raise DataError(
-                f"There is no data file {path}. Check the path (data.path in a site file)."
+                f"There is no data file {path}", remedy="Check the path (data.path in a site file)."
             )
         is_npz = path.suffix.lower() == ".npz"
         if path.is_dir() or not (with_target or is_npz):
@@ -233,10 +233,12 @@ def _read_npz(
             absent = [name for name in needed if name not in arrays]
             if absent:
                 raise DataError(
-                    f"Data file {path} has no array {' and no array '.join(map(repr, absent))}; it"
-                    f" has {', '.join(arrays) or 'none'}. Name them under [data.columns] as"
+                    f"Data file {path} has no array"
+                    f" {' and no array '.join(map(repr, absent))}; it has"
+                    f" {', '.join(arrays) or 'none'}",
+                    remedy="Name them under [data.columns] as"
                     f" {' and '.join(['images', *targets])}, and that of the patients as"
-                    " data.patient."
+                    " data.patient.",
                 )
             images, *columns = (arrays[name] for name in local)
             keys = None if key is None else arrays[key]
@@ -247,8 +249,8 @@ def _read_npz(
     except Exception as problem:  # noqa: BLE001 - a damaged file may raise anything
         reason = (str(problem).splitlines() or ["damaged"])[0][:200]
         raise DataError(
-            f"Data file {path} cannot be read: {reason}. Write it with numpy.savez, without"
-            " arrays of objects."
+            f"Data file {path} cannot be read: {reason}",
+            remedy="Write it with numpy.savez, without arrays of objects.",
         ) from None
     columns = [c[:, 0] if c.ndim == 2 and c.shape[1] == 1 else c for c in columns]
     problems = _wrong_shapes(images, dict(zip(targets, columns, strict=True)), task)

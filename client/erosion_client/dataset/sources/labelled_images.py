@@ -156,7 +156,8 @@ def check_decoded(path: Path, num_bytes: int) -> None:
     if num_bytes > MAX_DECODED_BYTES:
         raise DataError(
             f"{path} unpacks to {num_bytes / 2**30:.1f} GiB, more than the"
-            f" {MAX_DECODED_BYTES // 2**30} GiB that are read. Give fewer or smaller images."
+            f" {MAX_DECODED_BYTES // 2**30} GiB that are read",
+            remedy="Give fewer or smaller images.",
         )
 
 
@@ -363,8 +364,8 @@ class ScanFolder(OnDisk, ImageSource):
         """Raise DataError, with the command that installs it, where a package is missing."""
         if find_spec(package) is None:
             raise DataError(
-                f"{self.describe()} is read with {package}, which is not installed. Run:"
-                f" {install_command(extra)}"
+                f"{self.describe()} is read with {package}, which is not installed",
+                remedy=f"Run: {install_command(extra)}",
             )
 
     def scans(
@@ -378,7 +379,7 @@ class ScanFolder(OnDisk, ImageSource):
         root = self.path
         if not is_there(root) or (with_target and not root.is_dir()):
             raise DataError(
-                f"There is no folder {root}. Check the path (data.path in a site file)."
+                f"There is no folder {root}", remedy="Check the path (data.path in a site file)."
             )
         if self.labels is not None:
             wanted = task.target_columns if with_target else ()
@@ -407,8 +408,9 @@ def _scans_by_table(
     if absent:
         raise DataError(
             f"{table.origin} has no column {' and no column '.join(map(repr, absent))}; it has"
-            f" {', '.join(table.header)}. Name them under [data.columns] as"
-            f" {' and '.join([FILE_COLUMN, *(column.name for column in wanted)])}."
+            f" {', '.join(table.header)}",
+            remedy="Name them under [data.columns] as"
+            f" {' and '.join([FILE_COLUMN, *(column.name for column in wanted)])}.",
         )
     names = table.columns[file_column]
     places = [names.texts[code] for code in names.codes.tolist()]

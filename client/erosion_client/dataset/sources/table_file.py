@@ -93,8 +93,8 @@ def _sheet(content: FileContent, origin: str, sheet: str | None) -> list[list[An
             names = [s.name for s in book.sheets_metadata if s.visible == SheetVisibleEnum.Visible]
             if sheet is not None and sheet not in book.sheet_names:
                 raise DataError(
-                    f"{origin} has no sheet {sheet!r}; it has {', '.join(map(repr, names))}."
-                    " Correct sheet under [data]."
+                    f"{origin} has no sheet {sheet!r}; it has {', '.join(map(repr, names))}",
+                    remedy="Correct sheet under [data].",
                 )
             found = [sheet] if sheet is not None else names
             filled = {
@@ -105,19 +105,23 @@ def _sheet(content: FileContent, origin: str, sheet: str | None) -> list[list[An
     except (DataError, KeyboardInterrupt, SystemExit):
         raise
     except PasswordError:
-        raise DataError(f"{origin} is locked with a password. Save it without one.") from None
+        raise DataError(
+            f"{origin} is locked with a password", remedy="Save it without one."
+        ) from None
     except BaseException as problem:  # noqa: BLE001 - calamine's panics are not Exceptions
         raise DataError(
-            f"{origin} is no workbook that can be read ({_reason(problem)}). Save it again as"
-            " .xlsx; if it is text that was only called so, rename it to .csv."
+            f"{origin} is no workbook that can be read ({_reason(problem)})",
+            remedy="Save it again as .xlsx; if it is text that was only called so, rename it to"
+            " .csv.",
         ) from None
     if len(filled) > 1:
         raise DataError(
-            f"{origin} has the sheets {', '.join(map(repr, filled))}. Say which holds the patients:"
-            " set sheet under [data] (--sheet where a draft is made)."
+            f"{origin} has the sheets {', '.join(map(repr, filled))}",
+            remedy="Say which holds the patients: set sheet under [data] (--sheet where a draft"
+            " is made).",
         )
     if not filled:
-        raise DataError(f"{origin} has an empty sheet. Export the patients into it.")
+        raise DataError(f"{origin} has an empty sheet", remedy="Export the patients into it.")
     (rows,) = filled.values()
     return rows
 
@@ -142,8 +146,9 @@ def _check_bounds(content: FileContent, origin: str) -> None:
 def _check_cells(origin: str, num_rows: int, num_columns: int) -> None:
     if num_rows * num_columns > MOST_CELLS or num_columns > MOST_COLUMNS:
         raise DataError(
-            f"{origin} has {num_rows:,} rows and {num_columns:,} columns, more than are read."
-            " Export only the study's columns, and remove cells that lie far from the others."
+            f"{origin} has {num_rows:,} rows and {num_columns:,} columns, more than are read",
+            remedy="Export only the study's columns, and remove cells that lie far from the"
+            " others.",
         )
 
 
@@ -169,8 +174,8 @@ def _reason(problem: BaseException) -> str:
 
 def _lacking(origin: str, package: str) -> DataError:
     return DataError(
-        f"{origin} is read with {package}, which is not installed. Run:"
-        f" {install_command('formats')}"
+        f"{origin} is read with {package}, which is not installed",
+        remedy=f"Run: {install_command('formats')}",
     )
 
 
@@ -196,8 +201,8 @@ def read_statistics(
         raise
     except Exception as problem:  # noqa: BLE001 - a damaged file may raise anything
         raise DataError(
-            f"{origin} cannot be read: {_reason(problem)}. Save it again; if letters are meant, set"
-            " encoding under [data]."
+            f"{origin} cannot be read: {_reason(problem)}",
+            remedy="Save it again; if letters are meant, set encoding under [data].",
         ) from None
     meant = {name: said.variable_value_labels.get(name, {}) for name in found}
     labelled = [name for name, of_values in meant.items() if of_values]
@@ -251,8 +256,9 @@ def _object(line: str, number: int, origin: str) -> dict[str, Any]:
         found = None
     if not isinstance(found, dict):
         raise DataError(
-            f"{origin}: line {number} is no JSON object. Give one object on each line, such as"
-            ' {"age": 63, "sex": "f"}.'
+            f"line {number} is no JSON object",
+            where=origin,
+            remedy='Give one object on each line, such as {"age": 63, "sex": "f"}.',
         )
     return found
 
@@ -375,14 +381,18 @@ class TableFile(OnDisk, TableSource):
 def _read_table(source: TableFile, wanted: Collection[str]) -> TextTable:
     path = source.path
     if not is_there(path):
-        raise DataError(f"There is no data file {path}. Check the path (data.path in a site file).")
+        raise DataError(
+            f"There is no data file {path}", remedy="Check the path (data.path in a site file)."
+        )
     if path.is_dir():
         raise DataError(
             f"Data file {path} is a folder, but the study wants a table: give a file. If it holds"
             ' tables, write source = "duckdb" under [data], if images, source = "images".'
         )
     if not path.is_file():  # a pipe or a device, which may never end
-        raise DataError(f"Data file {path} is no ordinary file. Give a file of the patients.")
+        raise DataError(
+            f"Data file {path} is no ordinary file", remedy="Give a file of the patients."
+        )
     if suffix_of(path) not in (*SUFFIXES, ".zip"):
         raise _unknown_format(path, suffix_of(path))
     content = content_of(path)
@@ -391,15 +401,16 @@ def _read_table(source: TableFile, wanted: Collection[str]) -> TextTable:
     for key, suffixes in ONLY_OF.items():
         if key in source.model_fields_set and content.suffix not in suffixes:
             raise DataError(
-                f"Data file {path}: {key} is of {', '.join(suffixes)} alone, and this is a table in"
-                f" {content.suffix}. Remove {key} under [data]."
+                f"Data file {path}: {key} is of {', '.join(suffixes)} alone, and this is a"
+                f" table in {content.suffix}",
+                remedy=f"Remove {key} under [data].",
             )
     try:
         table = _read(source, content, set(wanted))
     except (pa.ArrowException, OSError) as problem:
         raise DataError(
-            f"Data file {path} cannot be read: {str(problem).splitlines()[0]}. Export it again, its"
-            " columns as numbers, text or dates."
+            f"Data file {path} cannot be read: {str(problem).splitlines()[0]}",
+            remedy="Export it again, its columns as numbers, text or dates.",
         ) from None
     if table.num_rows == 0:
         raise DataError(NO_PATIENTS.format(path=path))
