@@ -158,7 +158,8 @@ needed | other | parameters.dtype | part | place.round | problem | problem or 'a
 release.arm | release.round
 remedy | remedy(size) | request.arm | request.round | request.step | said | self._name
 self._site.name | self.algorithm | self.cell | self.name | self.study.scaling | settings.algorithm
-site.limits.epsilon | site.name | study.name | study.rounds | study.user | task.outcome
+site.limits.epsilon | site.name | str(problem) | study.name | study.rounds | study.user
+task.outcome
 training.batch_size | training.epochs | training.steps | tuple(parameters.shape)
 tuple(tensor.shape) | what | where | why_not | work.agent | work.round | work.smallest_cell
 work.step
