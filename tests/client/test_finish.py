@@ -302,7 +302,6 @@ def test_the_users_update_shortens_the_step_and_is_not_in_it() -> None:
         {"arms": {"x": {**EVIDENCE, "own_parameters": ["output_layer"]}}},
         {"arms": {"x": EVIDENCE}, "model": {"name": "logistic", "frozen": ["1.bias"]}},
         {"arms": {"x": {**EVIDENCE, "finish": "yes"}}},
-        {"arms": {"x": EVIDENCE}, "validation": {}},
     ],
 )
 def test_where_it_makes_no_sense_it_is_refused(changes: dict[str, Any]) -> None:

@@ -14,6 +14,7 @@ from erosion_client.site_file import load_site
 from erosion_client.training.hospital import Hospital
 from erosion_common.errors import RunError
 from erosion_common.program.ending import FAULT
+from erosion_common.study.study import Study
 from erosion_server.run.journal import read_journal
 from erosion_server.run.result import read_result
 from erosion_server.run.run_folder import RunFolder, write_study
@@ -34,6 +35,7 @@ STUDY = small_study(
     training={"steps": 400, "batch_size": 8, "learning_rate": 0.05},
     federation={"quorum": 2},
 )
+MORE_THAN_ARE_DONE = 10_000  # rounds, while a test looks
 NO_ROOM = "No space left on device"
 # At the user's site; what it must note before it answers, and what only others read.
 WAITED_FOR = ("records.sqlite", "sent.jsonl", "scaffold.safetensors")
@@ -43,72 +45,93 @@ ENDS = ("rounds.jsonl", "checkpoints", "witness.jsonl", "spool")
 AT_THE_END = ("result.json", "report.html")
 
 
+class Deployment:
+    """A coordinator and its two sites, each with a disk that can be full."""
+
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        self.folder, self._stack = folder, stack
+        self.run, self._address = RunFolder(folder / "run"), free_address()
+        self.files = {name: write_site(folder, name, self._address) for name in STUDY.hospitals}
+        self.disks: dict[str, FullDisk] = {}
+        for name in ("coordinator", *self.files):
+            (folder / f"{name}-disk").mkdir()
+            self.disks[name] = FullDisk(folder / f"{name}-disk")
+
+    def begin(self, study: Study) -> Program:
+        """Start all; returns the coordinator, which is in the middle of the run."""
+        write_study(self.folder / "study.toml", study)
+        server = self.coordinator(
+            str(self.folder / "study.toml"), "--run-folder", str(self.run.path)
+        )
+        self.sites = {n: self._start(n, "client", str(path)) for n, path in self.files.items()}
+        server.wait_until(lambda: self.rounds() > 1, "round")
+        return server
+
+    def coordinator(self, *what: str) -> Program:
+        where = ["--insecure", "--address", self._address, "--updates", "disk"]
+        return self._start("coordinator", "server", *what, *where)
+
+    def _start(self, name: str, *arguments: str) -> Program:
+        metrics = ["--metrics", str(self.folder / f"{name}.prom")]
+        log, disk = self.folder / f"{name}.log", self.disks[name]
+        program = Program(name, [*arguments, *metrics], log, environment=disk.environment)
+        self._stack.callback(program.close)
+        return program
+
+    def rounds(self) -> int:
+        return len(list(read_journal(self.run.journal))) if self.run.journal.exists() else 0
+
+    def goes_on(self, server: Program) -> None:
+        before = self.rounds()
+        server.wait_until(lambda: self.rounds() > before + 1, "round")
+
+    def fill(self, program: Program, name: str, place: str) -> None:
+        """Fill a place of the program, and wait until it says so."""
+        mark = program.mark
+        self.disks[name].fill(place)
+        self.disks[name].wait_until_noticed()
+        program.wait_until(lambda: "cannot be written" in program.text(mark), place)
+        assert place in program.text(mark)
+
+
 def test_a_full_disk_costs_no_round_wherever_it_is_and_a_resumed_run_no_bit(tmp_path: Path) -> None:
-    run, address = RunFolder(tmp_path / "run"), free_address()
-    write_study(tmp_path / "study.toml", STUDY)
-    files = {name: write_site(tmp_path, name, address) for name in STUDY.hospitals}
-    for name in ("coordinator", *files):
-        (tmp_path / f"{name}-disk").mkdir()
-    disks = {name: FullDisk(tmp_path / f"{name}-disk") for name in ("coordinator", *files)}
     with ExitStack() as stack:
-
-        def begin(name: str, *arguments: str) -> Program:
-            metrics = ["--metrics", str(tmp_path / f"{name}.prom")]
-            log, disk = tmp_path / f"{name}.log", disks[name]
-            program = Program(name, [*arguments, *metrics], log, environment=disk.environment)
-            stack.callback(program.close)
-            return program
-
-        def coordinator(*what: str) -> Program:
-            where = ["--insecure", "--address", address, "--updates", "disk"]
-            return begin("coordinator", "server", *what, *where)
-
-        def rounds() -> int:
-            return len(list(read_journal(run.journal))) if run.journal.exists() else 0
-
-        def goes_on(program: Program) -> None:
-            before = rounds()
-            program.wait_until(lambda: rounds() > before + 1, "round")
-
-        server = coordinator(str(tmp_path / "study.toml"), "--run-folder", str(run.path))
-        sites = {name: begin(name, "client", str(path)) for name, path in files.items()}
-        server.wait_until(lambda: rounds() > 1, "round")
-
-        for place in (*WAITED_FOR, *GOES_ON):
-            disk, alice, mark = disks["alice"], sites["alice"], sites["alice"].mark
+        of = Deployment(tmp_path, stack)
+        server, disk = of.begin(STUDY), of.disks["coordinator"]
+        for place in WAITED_FOR:
+            of.fill(of.sites["alice"], "alice", place)
+            of.disks["alice"].make_room()
+            of.goes_on(server)
+        for place in (*ENDS, *AT_THE_END):
             disk.fill(place)
             disk.wait_until_noticed()
-            alice.wait_until(lambda: "cannot be written" in alice.text(mark), place)  # noqa: B023
-            assert place in alice.text(mark)
-            if place in GOES_ON:
-                goes_on(server)
-            disk.make_room()
-            goes_on(server)
-        for place in GOES_ON:
-            mark = server.mark
-            disks["coordinator"].fill(place)
-            goes_on(server)
-            server.wait_until(lambda: place in server.text(mark), place)  # noqa: B023
-            disks["coordinator"].make_room()
-        for place in (*ENDS, *AT_THE_END):
-            disks["coordinator"].fill(place)
-            disks["coordinator"].wait_until_noticed()
             assert server.wait() == RunError.exit_code, (place, server.text())
             assert NO_ROOM in server.lines()[-1]
-            assert str(run.path) in server.lines()[-1]
-            disks["coordinator"].make_room()
-            server = coordinator("--resume", str(run.path))
+            assert str(of.run.path) in server.lines()[-1]
+            disk.make_room()
+            server = of.coordinator("--resume", str(of.run.path))
         assert server.wait() == 0, server.text()
-        assert "Traceback" not in "".join((tmp_path / f"{name}.log").read_text() for name in disks)
-    entries = list(read_journal(run.journal))
+        assert "Traceback" not in "".join(log.read_text() for log in tmp_path.glob("*.log"))
+    entries = list(read_journal(of.run.journal))
     assert [(entry["round"], entry["outcome"]) for entry in entries] == [
         (number, "done") for number in range(1, STUDY.rounds + 1)
     ]
-    hospitals = {name: Hospital(load_site(path)) for name, path in files.items()}
-    simulated = simulated_alike(STUDY, run, hospitals)
-    result = read_result(run.result)
+    hospitals = {name: Hospital(load_site(path)) for name, path in of.files.items()}
+    simulated = simulated_alike(STUDY, of.run, hospitals)
+    result = read_result(of.run.result)
     assert result.arms["scaffold"].metrics == simulated.evaluation.arms["scaffold"]
-    assert run.report.exists()
+    assert of.run.report.exists()
+
+
+def test_rounds_go_on_while_what_others_read_cannot_be_written(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        of = Deployment(tmp_path, stack)
+        server = of.begin(STUDY.model_copy(update={"rounds": MORE_THAN_ARE_DONE}))
+        for name, program in (("alice", of.sites["alice"]), ("coordinator", server)):
+            for place in GOES_ON:
+                of.fill(program, name, place)
+                of.goes_on(server)
+                of.disks[name].make_room()
 
 
 def test_what_is_made_by_hand_is_there_as_a_whole_or_not_at_all(tmp_path: Path) -> None:

@@ -49,7 +49,8 @@ def test_its_accuracy_is_the_cells(
 
         return answer
 
-    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)  # our programs end that
+    caplog.set_level(logging.INFO, logger="flwr")
     grid = InProcessGrid({10 + number: node(number) for number in range(4)})
     server_app(grid, Context(1, 1, {}, RecordDict(), dict(config)))
     accuracies = re.findall(r"'accuracy': '([0-9.e+-]+)'", caplog.text)

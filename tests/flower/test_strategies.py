@@ -1,5 +1,6 @@
 """`erosion.flower`: the rules as ordinary Flower strategies."""
 
+import logging
 import subprocess
 import sys
 import time
@@ -726,13 +727,16 @@ def test_an_inconsistent_reply_of_the_user_ends_the_run_as_fedavgs_does() -> Non
             run(strategy, InProcessGrid(nodes))
 
 
-def test_it_is_a_fedavg_with_its_start_and_summary(caplog: pytest.LogCaptureFixture) -> None:
+def test_it_is_a_fedavg_with_its_start_and_summary(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)  # our programs end that
     strategy = erosion(min_train_nodes=2, fraction_evaluate=0.5)
     assert isinstance(strategy, FlowersFedAvg)
     assert (strategy.min_train_nodes, strategy.fraction_evaluate) == (2, 0.5)
     ours, flowers = (list(signature(each.start).parameters) for each in (strategy, FlowersFedAvg))
     assert flowers in (["self", *ours], ["self", *ours[:-1]])  # should_stop is of 1.43
-    with caplog.at_level("INFO"):
+    with caplog.at_level("INFO", logger="flwr"):
         strategy.summary()
     assert {record.name.partition(".")[0] for record in caplog.records} == {"flwr"}
     stops: list[int] = []
