@@ -36,7 +36,9 @@ def test_the_notebook_runs(tmp_path: Path) -> None:
     script.write_text(code.replace("ROUNDS = 12", "ROUNDS = 2"), encoding="utf-8")
     with Processes(deadline_seconds=840) as processes:
         fleet, control, appio = free_ports(3)
-        env = {"FLWR_LOCAL_CONTROL_API_PORT": str(control)}
+        # `flwr run` looks there for one, and would start another that nobody stops.
+        names = ("FLWR_LOCAL_CONTROL_API_PORT", "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT")  # by version
+        env = dict.fromkeys(names, str(control))
         start_superlink(processes, fleet, control, appio, env, "--simulation")
         printed = processes.output_of("notebook", [sys.executable, str(script)], env=env)
     first, second, *weights = printed.splitlines()
