@@ -366,7 +366,7 @@ class Personalized(RoundStrategy, FedAvg):
         A round that is done again has the same sample.
         """
         named, users = self._names.of_node, self._names.node_of(self.user)
-        size = max(int(len(self._connected) * self.fraction_train), self.min_train_nodes)
+        size = max(1, int(len(self._connected) * self.fraction_train), self.min_train_nodes)
         others = sorted((n for n in wanted if n != users), key=lambda n: named.get(n, str(n)))
         self._not_sampled = set()
         if users not in wanted or size > len(others):

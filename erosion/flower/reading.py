@@ -153,7 +153,7 @@ class Reading:
         except ValueError as problem:
             rejected = Rejection(f"a reply with {problem}")
             return Read(rejected, is_inconsistent=isinstance(problem, InconsistentReplyError))
-        header = TrainReply(  # whose counts are whole; those that were read take their place
+        header = TrainReply(  # its counts are whole numbers; the real ones replace them below
             hospital=site,
             arm=rule.algorithm,
             round=round_number,

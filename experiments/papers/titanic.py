@@ -356,7 +356,7 @@ def _claims(cells: Mapping[str, Cell]) -> str:
 
 
 def _keeping(cells: Mapping[str, Cell]) -> Iterable[str]:
-    """Yield whom each user keeps to the end, and else who was out last, by mean weights."""
+    """Yield the others of each user with their mean last weights, slowest to erode first."""
     for split in SPLITS:
         for user in USER_NAMES if (found := _of(cells, "corrected", split)) else ():
             eroded = [cell.figures["users"][user]["weight_erosion"]["weights"] for cell in found]

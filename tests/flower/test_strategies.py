@@ -697,6 +697,15 @@ def test_a_sample_below_the_quorum_is_skipped() -> None:
     assert strategy.records[0].outcome == "done"
 
 
+def test_the_smallest_sample_is_the_user() -> None:
+    nodes = {n: moved_by(1, 0.1 * n, name=n) for n in range(6)}
+    names = {n: n for n in range(6)}
+    strategy = erosion(fraction_train=0.1, min_train_nodes=0, quorum=1, nodes=names)
+    grid = InProcessGrid(nodes)
+    run(strategy, grid, rounds=1)
+    assert [list(asked) for asked in grid.asked[:1]] == [[int(strategy.user)]]
+
+
 def test_metrics_are_aggregated_by_the_functions_that_fedavg_takes() -> None:
     def total(replies: list[RecordDict], key: str) -> MetricRecord:
         counts = [r.metric_records["metrics"][key] for r in replies]

@@ -108,7 +108,7 @@ MEMORY_SHARE = 0.5  # of this machine's memory; more in requests would be a faul
 MOST_WAITING = 64  # requests that are wanted and not yet processed
 MOST_DROPPED = 1000
 LONGEST_TTL_SECONDS = 7 * 86_400.0
-NODE_ID = 2  # of this site to itself; an app is told the coordinator's number
+NODE_ID = 2  # of this site to itself; an app sees the coordinator's number for it
 OURS = Versions(WIRE, PROTOCOL, software_version(), OLDEST_PROTOCOL)
 
 

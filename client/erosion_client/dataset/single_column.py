@@ -162,7 +162,7 @@ def _sorted(values: _Counted) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
 def quantiles_of(
     x: NDArray[np.float64], rows: NDArray[np.int64], shares: Sequence[float]
 ) -> Floats:
-    """Return `np.quantile` of sorted values x (n,), each of which so many rows (n,) have."""
+    """Return `np.quantile` of sorted values x (n,), each repeated by its number of rows (n,)."""
     up_to = np.cumsum(rows)
     places = np.asarray(shares) * (up_to[-1] - 1)
     low, high = x[np.searchsorted(up_to, [np.floor(places), np.ceil(places)], side="right")]

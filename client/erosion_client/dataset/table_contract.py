@@ -151,7 +151,7 @@ def check_table(
 def _side_by_side(
     columns: Sequence[NDArray[np.float64]], kept: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """Return the kept rows (n,) of columns as rows (n, columns), so many at once as a cache has."""
+    """Return the kept rows (n,) of all columns: (n, columns), copied in parts that fit a cache."""
     rows = np.empty((len(kept), len(columns)))
     for start in range(0, len(kept), ROWS_AT_ONCE):
         part = kept[start : start + ROWS_AT_ONCE]

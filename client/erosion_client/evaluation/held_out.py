@@ -240,7 +240,8 @@ def write_held_out(
         raise NotNoted(
             f"the held-out predictions cannot be written ({problem.strerror})",
             where=str(folder),
-            remedy="Make room, or the folder writable (compute.state); the site continues.",
+            remedy="Make room, or make the folder writable (compute.state); the site then"
+            " continues.",
         ) from None
 
 

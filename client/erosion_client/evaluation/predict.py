@@ -101,6 +101,11 @@ def predict(
     the standard error. Raises CheckpointError for the run folder, ModelError for its model's code
     or weights, and DataError for the data.
     """
+    if data_path is None and source is None:
+        raise DataError(
+            "No patients are named",
+            remedy="Give a table file, a folder of images, or a site file with --site.",
+        )
     saved = load_saved_model(run_folder, arm, weights, site_folder)
     find = _table if isinstance(saved.card.task, TabularTask) else _images
     patients = find(data_path, source)
@@ -133,16 +138,12 @@ def predict(
 
 def _table(data_path: Path | None, source: DataSource | None) -> TableSource:
     """Return the site's source; where a file is given, that file with the site's names and maps."""
-    if source is not None:
-        source = table_source(source)
-    if data_path is None:
-        if source is None:
-            raise DataError(
-                "No patients are named", remedy="Give a table file, or a site file with --site."
-            )
-        return source
     if source is None:
+        assert data_path is not None
         return TableFile(path=data_path)
+    source = table_source(source)
+    if data_path is None:
+        return source
     if isinstance(source, TableFile):
         return source.model_copy(update={"path": data_path})
     shared = {key: getattr(source, key) for key in TableSource.model_fields}
@@ -151,16 +152,12 @@ def _table(data_path: Path | None, source: DataSource | None) -> TableSource:
 
 def _images(data_path: Path | None, source: DataSource | None) -> ImageSource:
     """Return the site's source; where a path is given, its images, read as the site reads its."""
-    if source is not None:
-        source = image_source(source)
-    if data_path is None:
-        if source is None:
-            raise DataError(
-                "No images are named", remedy="Give a folder, or a site file with --site."
-            )
-        return source
     if source is None:
+        assert data_path is not None
         return ImageFiles(path=data_path)
+    source = image_source(source)
+    if data_path is None:
+        return source
     if "path" not in (keys := type(source).model_fields):
         raise DataError(
             f"{source.describe()} is no file or folder", remedy=f"Leave {data_path} out."

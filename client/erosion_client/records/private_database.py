@@ -147,7 +147,8 @@ class PrivateDatabase:
             return NotNoted(
                 f"it holds {self._holds}, and cannot be written ({problem})",
                 where=str(self.path or "the memory"),
-                remedy=f"{self._without} Make room, or look at the disk; the site continues.",
+                remedy=f"{self._without} Make room, or have the disk checked; the site then"
+                " continues.",
             )
         if code == sqlite3.SQLITE_BUSY:
             return SiteError(

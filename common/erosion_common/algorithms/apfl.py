@@ -11,7 +11,7 @@ from erosion_common.algorithms.base import OUTPUT_LAYER, Layout
 from erosion_common.algorithms.fedavg import Averaging
 from erosion_common.algorithms.personal_layers import own_places
 from erosion_common.learning.local_work import LocalOutcome, LocalWork
-from erosion_common.learning.trainable import places_of
+from erosion_common.learning.trainable import named_trained_parameters, places_of
 from erosion_common.learning.training import Training
 
 _LOCAL, _MIXING = "local", "mixing"  # v and a
@@ -125,9 +125,10 @@ class FedAla(Averaging):
             return common, torch.ones_like(common)
         weights, apart = work.kept[_WEIGHTS], common - local
         is_first = bool((weights == 1).all())
-        places = own_places(self.mixed, places_of(work.model)).to(common.device)
+        shapes = {name: tuple(p.shape) for name, p in named_trained_parameters(work.model)}
+        mixed = own_places(self.mixed, places_of(shapes)).to(common.device)
         for number in range(FIRST_PASSES if is_first else 1):
             for gradient, _ in work.gradients(f"mixing {number}"):
                 slope = gradient(local + apart * weights) * apart
-                weights = (weights - self.mixing_rate * slope * places).clamp(0, 1)
+                weights = (weights - self.mixing_rate * slope * mixed).clamp(0, 1)
         return local + apart * weights, weights

@@ -96,7 +96,7 @@ class Waffle(ControlVariates):
         )
 
     def problem_with(self, num_hospitals: int) -> str | None:
-        """Refuse a single peer, whose distance is the least and the largest."""
+        """Refuse a single peer: the least distance would also be the largest."""
         return too_few_in_study("waffle", num_hospitals, 3, "take scaffold or weight_erosion")
 
     def _distances(self, cohort: Cohort) -> dict[HospitalName, float]:

@@ -5,7 +5,6 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from functools import lru_cache
-from math import prod
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated
@@ -33,6 +32,7 @@ from erosion_common.learning.trainable import (
     freeze,
     load_flat_parameters,
     named_trained_parameters,
+    places_of,
     try_out,
 )
 
@@ -131,12 +131,7 @@ def parameter_layout(
     settings: ModelBase, input_shape: tuple[int, ...], num_outputs: int
 ) -> Mapping[str, slice]:
     """Return parameter name -> its place, in the order of `flat_parameters`. Raises ModelError."""
-    layout: dict[str, slice] = {}
-    offset = 0
-    for name, shape in parameter_shapes(settings, input_shape, num_outputs).items():
-        layout[name] = slice(offset, offset + prod(shape))
-        offset += prod(shape)
-    return MappingProxyType(layout)
+    return MappingProxyType(places_of(parameter_shapes(settings, input_shape, num_outputs)))
 
 
 def parameter_shapes(

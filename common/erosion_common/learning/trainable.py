@@ -5,8 +5,9 @@ and is in no flat vector. Buffers are constants. So torch's batch normalisation 
 that it has from a file of weights, in training too; `SiteBatchNorm` gathers its own as parameters.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from math import prod
 
 import torch
 from torch import Tensor, nn
@@ -51,13 +52,13 @@ def named_trained_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Paramet
     return ((name, p) for name, p in model.named_parameters() if p.requires_grad)
 
 
-def places_of(model: nn.Module) -> dict[str, slice]:
+def places_of(shapes: Mapping[str, Sequence[int]]) -> dict[str, slice]:
     """Return each trained parameter's place in the flat vector, by its name, in order."""
-    ends: dict[str, slice] = {}
+    places: dict[str, slice] = {}
     end = 0
-    for name, parameter in named_trained_parameters(model):
-        ends[name] = slice(end, end := end + parameter.numel())
-    return ends
+    for name, shape in shapes.items():
+        places[name] = slice(end, end := end + prod(shape))
+    return places
 
 
 def flat_parameters(model: nn.Module) -> Tensor:

@@ -31,7 +31,7 @@ def identify() -> None:
     except ImportError:  # up to 1.37 a message asks for nothing
         return
     with suppress(RuntimeError):  # it is not set
-        if identity.run_id != RUN_ID:  # of Flower's SuperLink, whose app imports this
+        if identity.run_id != RUN_ID:  # Flower has set it: its own app imports this
             return
     identity.task_id, identity.run_id, identity.node_id = 1, RUN_ID, COORDINATOR_NODE_ID
 

@@ -180,11 +180,12 @@ def init_federation(
     passphrase: str = "",
 ) -> None:
     """Make authority, certificate and roster; `passphrase` encrypts the authority's key."""
-    if folder.place.exists() or folder.authority.exists():
+    made = (folder.authority_key, folder.authority, folder.coordinator, folder.roster)
+    if any(file.exists() for file in (folder.place, *made)):
         raise EnrolmentError(
             f"{folder.path} holds a federation already. Its certificate is renewed, also for other"
             f" names, by `erosion enroll renew coordinator{folder.option}`. A second federation"
-            f" needs another --folder; where {folder.place.name} is missing, restore it from the"
+            " needs another --folder; where one of its files is missing, restore it from the"
             " backup."
         )
     try:
@@ -200,7 +201,7 @@ def init_federation(
         federation.write_key_registry(folder.roster, KeyRegistry())
         folder.write_place(place)
     except BaseException:  # a full disk, say: half a federation is none
-        for file in (folder.authority_key, folder.authority, folder.coordinator, folder.roster):
+        for file in made:
             file.unlink(missing_ok=True)
         raise
 

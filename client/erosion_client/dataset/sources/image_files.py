@@ -173,7 +173,7 @@ def _picture(
                 and np.asarray(image.convert("RGBA"))[..., 3].min() < 255
             ):
                 raise UnusableImageError(
-                    "has transparent pixels, whose colours do not show; save it as opaque"
+                    "has transparent pixels with hidden colours; save it without transparency"
                 )
             stored = f"{image.mode} {image.size} {image.getpalette()}"
             row_hash = hash_of_image(said, [stored.encode(), image.tobytes()])
