@@ -5,6 +5,7 @@ user's test patients, and (breast cancer) which patient is at which hospital.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -39,6 +40,7 @@ Arms = Mapping[str, Mapping[str, Any]]
 Found = Mapping[Setting, Sequence[Values]]  # the splits of each setting
 
 SEEDS = 50
+SEEDS_LATER = 12  # of these, of what came later: those that `references` has, too
 REFERENCE = "local"
 OTHERS = ("local", "fedavg", "fine_tuning", "weight_erosion", "evidence_erosion")
 DRAWN = ("local", "fedavg", "weight_erosion")
@@ -66,9 +68,31 @@ EXPLORED: Arms = {
     "evidence_erosion_decay": {"algorithm": "evidence_erosion", "decay": 2.4},
 }
 CONFIRMED: Arms = {**EXPLORED, RECOMMENDED: RECOMMENDED_ARM}
-SPLIT_MODELS = ("fedper", "fedrep", "lg_fedavg", "fedbn")  # of networks: the rest here is linear
-# Newer than the cells, and in no table yet.
+FINISH: Mapping[str, Any] = {"finish": "evidence"}
+# What came later has cells of its own, on the same splits.
 PERSONAL = ("pfedme", "per_fedavg", "fedala", "fedamp", "ifca", "waffle")
+SPLIT_MODELS = ("fedper", "fedrep", "lg_fedavg", "fedbn")  # of networks, whose local arm is here
+LATER: Arms = {
+    **{name: {} for name in PERSONAL},
+    RECOMMENDED: RECOMMENDED_ARM,
+    f"{RECOMMENDED}_finish": {**RECOMMENDED_ARM, **FINISH},
+    **{
+        f"{name}_finish": {"algorithm": name, **FINISH}
+        for name in ("evidence_erosion", "fedavg", "personal_intercept")
+    },
+}
+_MLP: Mapping[str, Any] = {"name": "mlp", "hidden": [32]}
+NETWORKS: Mapping[str, tuple[Mapping[str, Any], Arms]] = {
+    "mlp": (
+        _MLP,
+        {
+            **{name: {} for name in ("local", "fedavg", "fedper", "fedrep", "lg_fedavg")},
+            RECOMMENDED: RECOMMENDED_ARM,
+            f"{RECOMMENDED}_finish": {**RECOMMENDED_ARM, **FINISH},
+        },
+    ),
+    "mlp_bn": ({**_MLP, "normalisation": "site"}, {"local": {}, "fedbn": {}}),
+}
 NEW_SETTINGS: Sequence[Setting] = (
     ("diabetes-130", "medicaid"),
     ("diabetes-130", "hmo"),
@@ -95,23 +119,48 @@ def plans_of(settings: Iterable[Setting], seeds: Iterable[int], **same: Any) -> 
     return planned("{study}-{user}-{seed}", points, **same)
 
 
-def study_of(config: Values) -> Study:
-    """Return the shipped study with the cell's user, arms and seed."""
-    return shipped_study(config["study"], **{key: config[key] for key in ("user", "arms", "seed")})
+def with_later(settings: Iterable[Setting], arms: Arms) -> list[CellPlan]:
+    """Return the cells of some arms, and on some of their splits what came later, and networks."""
+    settings, seeds = list(settings), range(SEEDS_LATER)
+    networks = {name: {"model": model, "arms": own} for name, (model, own) in NETWORKS.items()}
+    first = plans_of(settings, range(SEEDS), arms=arms, version=2)
+    later = plans_of(settings, seeds, part="later", arms=LATER, version=1)
+    networked = plans_of(settings, seeds, part="networks", networks=networks, version=1)
+    return [
+        *first,
+        *(
+            replace(plan, name=f"{plan.config['part']}-{plan.name}")
+            for plan in [*later, *networked]
+        ),
+    ]
+
+
+def studies_of(config: Values) -> list[Study]:
+    """Return the shipped study with the cell's user, seed and arms, or with each network."""
+    same = {key: config[key] for key in ("user", "seed")}
+    every = config.get("networks", {"": {"arms": config.get("arms")}})
+    return [shipped_study(config["study"], **same, **each) for each in every.values()]
 
 
 def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
     """Simulate one split."""
-    reply = one_split(study_of(config), data_dir)
+    replies = [one_split(study, data_dir) for study in studies_of(config)]
+    names = [f"{name}_" for name in config.get("networks", ())] or [""]
+    found = {
+        name + arm: metrics
+        for name, reply in zip(names, replies, strict=True)
+        for arm, metrics in reply.arms.items()
+    }
     tick()
-    return figures_of_split(reply.arms, reply.base_rate)
+    return figures_of_split(found, replies[0].base_rate)
 
 
 def by_setting(cells: Mapping[str, Cell], settings: Iterable[Setting]) -> Found:
-    """Return the figures of every setting with two splits or more."""
+    """Return the figures of every setting with two splits or more, of the first cells."""
     found: dict[Setting, list[Values]] = {setting: [] for setting in settings}
     for cell in cells.values():
-        found[cell.plan.config["study"], cell.plan.config["user"]].append(cell.figures)
+        if "part" not in cell.plan.config:
+            found[cell.plan.config["study"], cell.plan.config["user"]].append(cell.figures)
     return {setting: figures for setting, figures in found.items() if len(figures) > 1}
 
 
@@ -250,20 +299,20 @@ WHICH_RULE = Experiment(
     "Which rule wins",
     "Every rule with its defaults on the shipped breast cancer and heart disease studies, each"
     " heart hospital as the user, over 50 splits. An hour of one core.",
-    lambda: plans_of(shipped_settings(), range(SEEDS), arms=EXPLORED, version=2),
+    lambda: with_later(shipped_settings(), EXPLORED),
     run,
     lambda cells: draw_rules("which-rule", EXPLORED, SLOW, shipped_settings(), cells),
-    study_of,
+    studies_of,
 )
 ODD_ONE_OUT = Experiment(
     "odd-one-out",
     "Odd one out",
     "The same rules for the hospital of the breast cancer study with labels the other way"
     " round than all others', over 50 splits. A quarter of an hour.",
-    lambda: plans_of(ODD_SETTINGS, range(SEEDS), arms=CONFIRMED, version=2),
+    lambda: with_later(ODD_SETTINGS, CONFIRMED),
     run,
     partial(draw_rules, "odd-one-out", CONFIRMED, RECOMMENDED, ODD_SETTINGS),
-    study_of,
+    studies_of,
 )
 # Its settings were written down before any arm had been trained on its studies.
 CONFIRMATION = Experiment(
@@ -272,10 +321,10 @@ CONFIRMATION = Experiment(
     "The same rules with the same constants on two studies that had not been looked at: readmission"
     " of diabetic patients by payer, and death of breast cancer within three years by region, over"
     " 50 splits. Half an hour of one core.",
-    lambda: plans_of(NEW_SETTINGS, range(SEEDS), arms=CONFIRMED, version=2),
+    lambda: with_later(NEW_SETTINGS, CONFIRMED),
     run,
     partial(draw_rules, "confirmation", CONFIRMED, RECOMMENDED, NEW_SETTINGS),
-    study_of,
+    studies_of,
 )
 # `distance_penalty = "auto"` takes the first rounds' distances for those of all rounds. But the
 # user's own update shrinks while the model comes to rest, so that weights end earlier.
@@ -287,5 +336,5 @@ SLOW_EROSION = Experiment(
     lambda: plans_of(shipped_settings(), range(100, 110), arms=SHARES, version=2),
     run,
     draw_shares,
-    study_of,
+    studies_of,
 )

@@ -50,6 +50,7 @@ def of_breast_cancer(experiment: Experiment, seeds: int) -> list[CellPlan]:
         plan
         for plan in experiment.plans()
         if plan.config["study"] == "breast-cancer" and plan.config["seed"] < seeds
+        if "part" not in plan.config
     ]
 
 
