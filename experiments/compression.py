@@ -16,20 +16,20 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from erosion.simulation.program import output_file, run_program
 from erosion.simulation.simulator import simulate, timeless
 from erosion.simulation.testbed import deploy, study_path
 from erosion.simulation.testbed_sites import site_of
 from erosion.sources import make_hospitals
 from erosion_client.training.hospital import Hospital
-from erosion_common.compression.codec import KINDS, Compression
 from erosion_common.program.command import add_data_dir
+from erosion_common.protocol.compression import KINDS, Compression
 from erosion_common.study.study import Study, load_study
 from erosion_common.support.files import write_atomically
 from erosion_server.run.journal import read_journal
 from erosion_server.run.result import read_result
 from erosion_server.run.run_folder import open_run_folder
 from experiments.benchmarks.harness import provenance
+from experiments.program import output_file, run_program
 from experiments.slow_line import SlowLine
 from experiments.tables import in_words
 

@@ -6,11 +6,11 @@
 import argparse
 from pathlib import Path
 
-from erosion.simulation.program import output_file, run_program
 from erosion_common.support.files import write_atomically
 from erosion_server.output.charts import standalone, weight_figure
 from erosion_server.output.run_data import read_run
 from erosion_server.run.run_folder import RunFolder
+from experiments.program import output_file, run_program
 
 
 def picture(run_folder: Path) -> str:

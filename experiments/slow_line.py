@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from erosion.simulation.free_ports import LOOPBACK, free_address
+from erosion_common.support.network import LOOPBACK, free_address
 
 CHUNK_BYTES = 2**15
 START_SECONDS = 10.0

@@ -16,7 +16,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from erosion.simulation.program import output_file, run_program
 from erosion.simulation.simulator import Simulation, simulate, timeless
 from erosion.simulation.testbed import study_path
 from erosion.simulation.testbed_sites import sites_of_testbed
@@ -28,6 +27,7 @@ from erosion_common.study.study import Study, load_study
 from erosion_common.support.files import write_atomically
 from erosion_server.run import provenance
 from experiments.cells import committed, notes_once
+from experiments.program import output_file, run_program
 from experiments.tables import mean_and_error
 
 

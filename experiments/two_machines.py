@@ -13,7 +13,6 @@ import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
-from erosion.simulation.program import run_program, unpack_kit
 from erosion_server.run.run_folder import write_study
 from experiments.faults.network import (
     COORDINATOR,
@@ -23,6 +22,7 @@ from experiments.faults.network import (
 )
 from experiments.faults.program import PATIENCE_SECONDS, wait_until
 from experiments.faults.stage import small_study, write_patients
+from experiments.program import run_program, unpack_kit
 
 ROOT = Path(__file__).resolve().parent.parent
 NAME = "erosion.example.org"

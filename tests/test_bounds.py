@@ -13,8 +13,8 @@ from pydantic import ValidationError
 import erosion_client
 import erosion_common
 import erosion_server
-from erosion_common.audit.log_files import AuditEntry
 from erosion_common.errors import StudyError
+from erosion_common.formats.sent_log import AuditEntry
 from erosion_common.protocol import wire
 from erosion_common.settings.base import Settings
 from erosion_common.study.study import study_from_json, study_from_values

@@ -10,8 +10,8 @@ from pydantic import AfterValidator, Field, model_validator
 
 from erosion_client.dataset.sources import AnySource
 from erosion_client.records.account import state_folder
-from erosion_common.audit.log_files import LEAST_KEEP_DAYS
 from erosion_common.errors import SiteError
+from erosion_common.formats.sent_log import LEAST_KEEP_DAYS
 from erosion_common.learning.pretrained import FOLDER
 from erosion_common.sealed import pinned_keys
 from erosion_common.settings.base import Settings, read_toml, validate

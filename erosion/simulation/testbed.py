@@ -15,7 +15,6 @@ from typing import Any, Self
 
 import tomli_w
 
-from erosion.simulation.free_ports import free_address
 from erosion.simulation.testbed_sites import TESTBED_BUDGET, own_data, testbed_limits
 from erosion.sources import Data, make_hospitals
 from erosion_common.errors import ErosionError, StudyError
@@ -24,6 +23,7 @@ from erosion_common.sealed import pinned_keys
 from erosion_common.study.study import Study, load_study
 from erosion_common.support.files import write_private
 from erosion_common.support.keys import new_private_key, private_pem
+from erosion_common.support.network import free_address
 from erosion_common.support.process import peak_megabytes
 from erosion_server.output.registry import check_outputs
 from erosion_server.run import provenance

@@ -24,7 +24,6 @@ import torch
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAvg
 
-from erosion.simulation.program import run_program
 from erosion_common.aggregation.cohort import HospitalName, MemoryCohort, Update
 from erosion_common.algorithms.base import BuildContext
 from erosion_common.algorithms.weight_erosion import WeightErosion
@@ -34,6 +33,7 @@ from erosion_common.rounds.records import Answer
 from erosion_common.rounds.round import first_state
 from erosion_common.support.process import keep_freed_memory
 from experiments.benchmarks.harness import ReportLine, Vector, advance, parser_of, report
+from experiments.program import run_program
 
 NUM_UPDATES = 10
 SAMPLES = 100  # of every hospital

@@ -25,8 +25,6 @@ import numpy as np
 import torch
 from flwr.app import RecordDict
 
-from erosion.simulation.free_ports import LOOPBACK, free_ports
-from erosion.simulation.program import unpack_kit
 from erosion_client.connection.site_link import OURS
 from erosion_common.protocol import wire
 from erosion_common.protocol.envelope import (
@@ -47,6 +45,7 @@ from erosion_common.rounds.presence import Presence
 from erosion_common.rounds.round import first_state
 from erosion_common.study.study import Study
 from erosion_common.support.logs import configure_logging
+from erosion_common.support.network import LOOPBACK, free_ports
 from erosion_common.support.process import keep_freed_memory, return_freed_memory
 from erosion_server.coordination.folder_store import FolderStore
 from erosion_server.coordination.network import NetworkChannel
@@ -65,6 +64,7 @@ from experiments.benchmarks.harness import (
     resident_bytes,
     site_constant,
 )
+from experiments.program import unpack_kit
 
 MODULE = "experiments.benchmarks.bare"
 JOIN_SECONDS = 600.0

@@ -7,9 +7,9 @@ parameters, messages under way, updates, the aggregate, the checkpoint. Ours kee
 the disk (`erosion server --updates disk`), the peer is ours with updates in memory.
 """
 
-from erosion.simulation.program import run_program
 from experiments.benchmarks import bare
 from experiments.benchmarks.harness import ReportLine, parser_of, report, say
+from experiments.program import run_program
 
 DIM = 11_181_642  # torchvision's resnet18 with ten classes: 45 MB
 ROUNDS = 2

@@ -29,13 +29,13 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from erosion.simulation.free_ports import LOOPBACK
-from erosion.simulation.program import output_file
 from erosion_common.aggregation.cohort import Cohort, HospitalName, MemoryCohort, Update
 from erosion_common.algorithms.base import Algorithm, RoundStart
 from erosion_common.rounds.records import Absence, Answer, RoundRecord, RunState
 from erosion_common.rounds.round import Round
+from erosion_common.support.network import LOOPBACK
 from erosion_server.run.provenance import commit
+from experiments.program import output_file
 
 # -- Processes -------------------------------------------------------------------------------------
 

@@ -9,10 +9,10 @@ coordinator's processor seconds with that among the fewest sites.
 
 import numpy as np
 
-from erosion.simulation.program import run_program
 from experiments.benchmarks import bare
 from experiments.benchmarks.harness import ReportLine, parser_of, report
 from experiments.benchmarks.round_overhead import TINY_DIM
+from experiments.program import run_program
 
 
 def main() -> None:

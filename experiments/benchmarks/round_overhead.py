@@ -17,8 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
 
-from erosion.simulation.free_ports import LOOPBACK, free_ports
-from erosion.simulation.program import run_program
+from erosion_common.support.network import LOOPBACK, free_ports
 from experiments.benchmarks import bare, deployment
 from experiments.benchmarks.harness import (
     BenchmarkError,
@@ -32,6 +31,7 @@ from experiments.benchmarks.harness import (
     say,
 )
 from experiments.benchmarks.peers import grpc_copy, stock_flower
+from experiments.program import run_program
 
 TINY_DIM = 62  # logistic regression, 30 features, two classes: 2 x (30 + 1)
 APPS = "experiments.benchmarks.peers.stock_app"

@@ -19,7 +19,6 @@ from typing import Any
 
 import torch
 
-from erosion.simulation.program import run_program
 from erosion.simulation.simulator import Simulation, simulate, timeless
 from erosion.simulation.testbed import study_path
 from erosion.simulation.testbed_sites import site_of
@@ -29,6 +28,7 @@ from erosion_common.program.command import add_data_dir
 from erosion_common.rounds.records import RoundRecord
 from erosion_common.study.study import Study, load_study
 from experiments.benchmarks.harness import parser_of, report
+from experiments.program import run_program
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,9 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
-from erosion.simulation.program import run_program
 from experiments.benchmarks.deployment import MODELS, Deployed, measure, study_of
 from experiments.benchmarks.harness import ReportLine, parser_of, report, say
+from experiments.program import run_program
 
 
 @dataclass(frozen=True, slots=True)

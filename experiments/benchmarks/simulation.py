@@ -15,8 +15,8 @@ import sys
 from statistics import median
 from typing import Any
 
-from erosion.simulation.program import run_program
 from experiments.benchmarks.harness import Processes, ReportLine, parser_of, proportional_mb, report
+from experiments.program import run_program
 
 PROGRAMS = "experiments.benchmarks.simulation_programs"
 IMAGES = 60_000  # of a round

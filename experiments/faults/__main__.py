@@ -3,10 +3,10 @@
 import argparse
 from pathlib import Path
 
-from erosion.simulation.program import run_program
 from experiments.faults.page import make_rows
 from experiments.faults.scenes import SCENES, play
 from experiments.faults.stage import Row
+from experiments.program import run_program
 
 
 def main() -> int:

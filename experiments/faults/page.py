@@ -10,10 +10,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from erosion.simulation.program import output_file, run_program
 from erosion_common.support.files import write_atomically
 from erosion_common.support.logs import configure_logging
 from experiments.cells import committed
+from experiments.program import output_file, run_program
 
 HOSTILE_HEAD = """\
 ## Hostile connections

@@ -14,17 +14,17 @@ from typing import Any, Self
 import numpy as np
 import tomli_w
 
-from erosion.simulation.free_ports import LOOPBACK, free_ports
-from erosion.simulation.program import unpack_kit
 from erosion_common.errors import SiteError
 from erosion_common.settings.base import read_toml
 from erosion_common.study.study import Study
+from erosion_common.support.network import LOOPBACK, free_ports
 from erosion_server.enrolment.enrolment import enrol_site, init_federation
 from erosion_server.enrolment.federation_folder import Address, FederationFolder
 from erosion_server.run.run_folder import write_study
 from experiments.faults.network import COORDINATOR, COORDINATOR_ADDRESS, Network, SmallDisk
 from experiments.faults.program import POLL_SECONDS, Program, wait_until
 from experiments.faults.stepped_clock import SteppedClock
+from experiments.program import unpack_kit
 
 HOSPITALS = ("alice", "bob", "carol")  # alice is the user
 DEADLINE_SECONDS = 5.0  # of a round

@@ -17,13 +17,13 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from erosion.simulation.program import run_program, unpack_kit
 from erosion_server.enrolment.enrolment import enrol_site
 from experiments.faults.page import make_rows
 from experiments.faults.program import PATIENCE_SECONDS
 from experiments.faults.scenes import SHORT_WAIT
 from experiments.faults.stage import Stage, small_study
 from experiments.hostile_load.attackers import BY_A_SITE, BY_STRANGERS
+from experiments.program import run_program, unpack_kit
 
 MODULE = "experiments.hostile_load.attackers"
 BEFORE_SECONDS, SETTLE_SECONDS, UNDER_SECONDS = 10.0, 5.0, 20.0

@@ -18,9 +18,9 @@ from erosion.simulation.simulator import simulate, timeless
 from erosion.simulation.testbed import study_path
 from erosion.simulation.testbed_sites import site_of
 from erosion.sources import Data, make_hospitals
-from erosion_client.audit.audit_log import AuditLog
 from erosion_client.connection.serve import make_app
 from erosion_client.consent.consent import Consent
+from erosion_client.records.audit_log import AuditLog
 from erosion_client.records.records import Records
 from erosion_client.site_file import Site
 from erosion_client.training.hospital import Hospital

@@ -18,7 +18,7 @@ from erosion_client.evaluation.final_figures import sign_flip_p_value
 from erosion_common.algorithms import REGISTRY
 from erosion_common.algorithms.weight_erosion import PRESETS
 from erosion_common.study.study import Study, load_study
-from erosion_common.support.holm import adjusted_p_values
+from erosion_server.run.overview import adjusted_p_values
 from experiments.cells import Cell, CellPlan, Tick, Values, planned
 from experiments.experiment import Experiment
 from experiments.page import COLOURS, Page, joined, page, picture, table

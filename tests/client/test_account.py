@@ -10,12 +10,12 @@ import pytest
 import torch
 from flwr.app import Message
 
-from erosion_client.audit.audit_log import AuditLog
 from erosion_client.consent.consent import Consent
 from erosion_client.finding import Severity
 from erosion_client.preflight.check import check_state
 from erosion_client.records.account import claim, dataset_of
 from erosion_client.records.answers import Answer
+from erosion_client.records.audit_log import AuditLog
 from erosion_client.records.ledgers import Release
 from erosion_client.records.records import FILE_NAME, Records
 from erosion_client.records.recovery import recover

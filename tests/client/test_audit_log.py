@@ -18,16 +18,16 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from erosion_client.audit import audit_log as audit_log_module
-from erosion_client.audit.audit_log import AuditLog, SiteObservers
 from erosion_client.connection import agent
 from erosion_client.connection import serve as serving
 from erosion_client.consent.consent import Consent
-from erosion_common.audit.log_files import full_files, remove_old, verify
-from erosion_common.compression.codec import Compression, compress
+from erosion_client.records import audit_log as audit_log_module
+from erosion_client.records.audit_log import AuditLog, SiteObservers
 from erosion_common.errors import NotNoted, SiteError
+from erosion_common.formats.sent_log import full_files, remove_old, verify
 from erosion_common.program.command_line import main
 from erosion_common.protocol import wire
+from erosion_common.protocol.compression import Compression, compress
 from erosion_common.protocol.frames import LONGEST_REASON
 from erosion_common.protocol.messages import (
     ColumnSummary,

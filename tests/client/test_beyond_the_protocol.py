@@ -11,8 +11,8 @@ import pytest
 import torch
 from flwr.app import ConfigRecord
 
-from erosion_client.audit.audit_log import AuditLog
 from erosion_client.records.account import dataset_of
+from erosion_client.records.audit_log import AuditLog
 from erosion_client.records.records import FILE_NAME, Records
 from erosion_client.records.recovery import recover
 from erosion_common.protocol import wire

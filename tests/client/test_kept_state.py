@@ -12,9 +12,9 @@ import torch
 from erosion_client.site_file import Site
 from erosion_client.training.hospital import Hospital
 from erosion_client.training.kept_state import ACROSS_FOLDS, OF_A_RUN, KeptState, Moment, StateKey
-from erosion_common.compression.codec import compress, compress_with_feedback
 from erosion_common.errors import CheckpointError, SiteError
 from erosion_common.protocol import wire
+from erosion_common.protocol.compression import compress, compress_with_feedback
 from erosion_common.protocol.messages import EvaluateRequest, TrainRequest, TrainResult
 from erosion_common.study.study import Study
 from tests.support.said import raises

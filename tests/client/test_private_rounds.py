@@ -23,9 +23,9 @@ from erosion_client.records.records import Records
 from erosion_client.site_file import Site
 from erosion_client.training.hospital import Hospital
 from erosion_common.errors import Refusal
-from erosion_common.privacy.accountant import epsilon_of, strength_of
-from erosion_common.privacy.private_step import PatientRows, clipped_sum
+from erosion_common.learning.private_step import PatientRows, clipped_sum
 from erosion_common.protocol.messages import TrainRequest
+from erosion_common.study.privacy import epsilon_of, strength_of
 from erosion_common.study.study import Study
 from tests.support.patience import PATIENCE
 from tests.support.said import raises, says

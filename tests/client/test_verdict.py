@@ -21,9 +21,9 @@ from erosion_client.evaluation.final_figures import (
 )
 from erosion_client.training.hospital import Hospital
 from erosion_common.protocol.messages import CROSS_FITTED_SIGNIFICANCE, SIGNIFICANCE, Comparison
-from erosion_common.support.holm import adjusted_p_values
 from erosion_common.tasks.task import Task
 from erosion_server.coordination.run_end import result_of
+from erosion_server.run.overview import adjusted_p_values
 from erosion_server.run.result import near_the_line, p_of_last_rounds
 from tests.support.small_study import TWO_NUMBERS, make_site, make_study, sixty_patients
 from tests.support.tasks import classes_of

@@ -9,9 +9,9 @@ from flwr.app import ConfigRecord, RecordDict
 from pydantic import ValidationError
 
 from erosion_common.algorithms.base import UPDATES, ExpectedReply, RoundStart, TensorSpec
-from erosion_common.compression.codec import KINDS, compress
 from erosion_common.errors import StudyError
 from erosion_common.protocol import wire
+from erosion_common.protocol.compression import KINDS, compress
 from erosion_common.protocol.envelope import describe, read_description
 from erosion_common.protocol.frames import LARGEST_HEAD_BYTES, Kind, json_frame
 from erosion_common.protocol.messages import (

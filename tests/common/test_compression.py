@@ -10,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from erosion_common.compression.codec import (
+from erosion_common.errors import StudyError
+from erosion_common.protocol import wire
+from erosion_common.protocol.compression import (
     BLOCK,
     KINDS,
     Compression,
@@ -20,8 +22,6 @@ from erosion_common.compression.codec import (
     pack,
     unpack,
 )
-from erosion_common.errors import StudyError
-from erosion_common.protocol import wire
 from erosion_common.protocol.flower import (
     RAW_FLOAT32,
     BufferArray,

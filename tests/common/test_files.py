@@ -11,8 +11,8 @@ import pytest
 from erosion_client.connection.credentials import credentials_for
 from erosion_client.enrolment.install import install
 from erosion_client.site_file import Site, load_site
-from erosion_common.audit.log_files import verify
 from erosion_common.errors import ErosionError, SiteError
+from erosion_common.formats.sent_log import verify
 from erosion_common.rounds.checkpoint import load_model
 from erosion_common.sealed.audit import read_disclosure
 from erosion_common.sealed.pinned_keys import read_pinned_keys

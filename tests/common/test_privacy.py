@@ -27,8 +27,7 @@ from erosion_common.learning.models import (
     model_of_shapes,
 )
 from erosion_common.learning.networks import ModelBase
-from erosion_common.privacy.accountant import delta_of, epsilon_of, noise_multiplier, strength_of
-from erosion_common.privacy.private_step import (
+from erosion_common.learning.private_step import (
     PatientRows,
     PrivateStep,
     clipped_sum,
@@ -37,6 +36,7 @@ from erosion_common.privacy.private_step import (
     with_noise,
 )
 from erosion_common.settings.base import validate
+from erosion_common.study.privacy import delta_of, epsilon_of, noise_multiplier, strength_of
 from erosion_common.study.study import Study
 from tests.support.contexts import context
 from tests.support.local_works import along, layout, local_round, work
@@ -178,7 +178,7 @@ def test_without_a_cut_it_is_the_gradient_of_the_mean_loss(
 
 
 def test_a_network_of_images_goes_through_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("erosion_common.privacy.private_step._NUMBERS_AT_ONCE", 3 * 400_000)
+    monkeypatch.setattr("erosion_common.learning.private_step._NUMBERS_AT_ONCE", 3 * 400_000)
     model = build_model(MnistCnn(), (1, 28, 28), 10)
     start = flat_parameters(model)
     draws = torch.Generator().manual_seed(2)

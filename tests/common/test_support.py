@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from packaging.requirements import Requirement
 
-from erosion_client.audit.audit_log import AuditLog  # noqa: F401 - defines an error of its own
 from erosion_client.dataset.sources.dicom import DicomImages
 from erosion_client.dataset.sources.nifti import NiftiImages
+from erosion_client.records.audit_log import AuditLog  # noqa: F401 - defines an error of its own
 from erosion_common.errors import DataError, ErosionError, Problem, StudyError
 from erosion_common.protocol.flower import NoAnswer, read_error
 from erosion_common.protocol.frames import LONGEST_REASON

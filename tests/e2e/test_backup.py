@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from erosion.simulation.free_ports import free_address
 from erosion.simulation.simulator import simulate
 from erosion_client.finding import Severity
 from erosion_client.preflight.check import check_state
@@ -18,6 +17,7 @@ from erosion_client.training.hospital import Hospital
 from erosion_common.errors import EnrolmentError, SiteError
 from erosion_common.program.command_line import main
 from erosion_common.rounds import checkpoint
+from erosion_common.support.network import free_address
 from erosion_server.run.journal import read_journal
 from erosion_server.run.run_folder import RunFolder, write_study
 from tests.support.enrolled import make_federation, unpack_kit

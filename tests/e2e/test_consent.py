@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 
-from erosion.simulation.free_ports import free_address
 from erosion_client.consent.approvals import decide, entry_of
 from erosion_client.records.records import Records
 from erosion_client.site_file import load_site
@@ -16,6 +15,7 @@ from erosion_common.program.command_line import main
 from erosion_common.protocol import wire
 from erosion_common.protocol.messages import DescribeReply, TrainRequest
 from erosion_common.study.study import Study, load_study
+from erosion_common.support.network import free_address
 from erosion_common.support.status import read_status_file
 from erosion_server.run.journal import read_journal
 from erosion_server.run.run_folder import RunFolder, write_study

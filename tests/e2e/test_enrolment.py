@@ -3,8 +3,7 @@
 from pathlib import Path
 
 from erosion_common.support.files import write_atomically
-from erosion_server.description.description import ask_all
-from erosion_server.description.page import description_page
+from erosion_server.coordination.description import ask_all, description_page
 from tests.support import programs
 from tests.support.enrolled import EnrolledFederation
 from tests.support.federation import Federation, small_study

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from erosion.simulation.free_ports import free_address
 from erosion_client.site_file import load_site
 from erosion_client.training.hospital import Hospital
 from erosion_common.errors import RunError
 from erosion_common.program.ending import FAULT
 from erosion_common.study.study import Study
+from erosion_common.support.network import free_address
 from erosion_server.run.journal import read_journal
 from erosion_server.run.result import read_result
 from erosion_server.run.run_folder import RunFolder, write_study

@@ -16,13 +16,13 @@ import grpc
 import pytest
 import tomli_w
 
-from erosion.simulation.free_ports import free_address
 from erosion_client.connection.credentials import credentials_for
 from erosion_client.connection.site_link import SiteLink
 from erosion_client.site_file import load_site
 from erosion_common.errors import SiteError
 from erosion_common.protocol.frames import PATH, Kind
 from erosion_common.settings.base import read_toml
+from erosion_common.support.network import free_address
 from erosion_server.link import Link
 from erosion_server.link.link import make_link
 from erosion_server.run.run_folder import write_study

@@ -14,9 +14,9 @@ from erosion_client.records.account import dataset_of
 from erosion_client.records.records import FILE_NAME, Records
 from erosion_client.site_file import Site, load_site
 from erosion_client.training.hospital import Hospital
-from erosion_common.privacy.accountant import epsilon_of
 from erosion_common.protocol.messages import StepResult, TrainRequest, TrainResult
 from erosion_common.rounds import checkpoint
+from erosion_common.study.privacy import epsilon_of
 from erosion_common.study.study import Study
 from erosion_server.run.result import read_result
 from tests.support.federation import Federation, small_study

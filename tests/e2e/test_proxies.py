@@ -19,12 +19,12 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 
-from erosion.simulation.free_ports import free_address
 from erosion_client.connection.credentials import connection_error, credentials_for, dial, proxy_for
 from erosion_client.preflight.network import check_network
 from erosion_client.site_file import CoordinatorAddress, Site, load_site
 from erosion_common.errors import SiteError
 from erosion_common.settings.base import read_toml
+from erosion_common.support.network import free_address
 from erosion_server.enrolment.certificates import Authority, issue, new_authority
 from erosion_server.enrolment.enrolment import enrol_site, init_federation
 from erosion_server.enrolment.federation_folder import Address, FederationFolder

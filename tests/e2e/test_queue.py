@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from erosion.simulation.free_ports import free_address
 from erosion_common.program.command_line import main
 from erosion_common.study.study import Study
+from erosion_common.support.network import free_address
 from erosion_server.run.run_folder import write_study
 from tests.support.enrolled import make_federation, unpack_kit
 from tests.support.federation import small_study, write_site

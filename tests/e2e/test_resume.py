@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from erosion.simulation.free_ports import free_address
 from erosion.simulation.simulator import simulate
 from erosion_client.site_file import load_site
 from erosion_client.training.hospital import Hospital
@@ -20,6 +19,7 @@ from erosion_common.errors import CheckpointError, HopelessError
 from erosion_common.formats.json_file import read_json
 from erosion_common.rounds import checkpoint
 from erosion_common.study.study import EVERY_USER, Study
+from erosion_common.support.network import free_address
 from erosion_server.coordination.run_study import Setup, run_study
 from erosion_server.output.observers import Observers
 from erosion_server.run.journal import read_journal

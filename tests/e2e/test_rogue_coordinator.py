@@ -15,7 +15,7 @@ from flwr.app import ConfigRecord, RecordDict
 
 from erosion_client.site_file import load_site
 from erosion_client.training.hospital import Hospital
-from erosion_common.audit.log_files import verify
+from erosion_common.formats.sent_log import verify
 from erosion_common.program.command_line import main
 from erosion_common.protocol import wire
 from erosion_common.protocol.frames import Kind, frame, json_frame

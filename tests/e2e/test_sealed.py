@@ -14,7 +14,6 @@ import pytest
 import safetensors.numpy
 from numpy.typing import NDArray
 
-from erosion.simulation.free_ports import free_address
 from erosion.simulation.testbed import KEY, write_identities
 from erosion_common.errors import SiteError
 from erosion_common.learning.models import build_model, flat_parameters
@@ -26,6 +25,7 @@ from erosion_common.sealed import pinned_keys
 from erosion_common.sealed.audit import read_disclosure
 from erosion_common.sealed.phases import DISTANCE, MASKED, UNMASK
 from erosion_common.study.study import Study
+from erosion_common.support.network import free_address
 from erosion_server.enrolment.enrolment import write_peers
 from erosion_server.run.journal import read_journal
 from erosion_server.run.run_folder import RunFolder

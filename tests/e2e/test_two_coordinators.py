@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import tomli_w
 
-from erosion.simulation.free_ports import free_address
 from erosion_client.consent.approvals import account_of
 from erosion_client.records.account import claim
 from erosion_client.records.records import Records
@@ -17,6 +16,7 @@ from erosion_client.training.hospital import Hospital
 from erosion_common.errors import SiteError
 from erosion_common.program.command_line import main
 from erosion_common.study.study import Study
+from erosion_common.support.network import free_address
 from erosion_server.run.run_folder import RunFolder, write_study
 from tests.support.enrolled import make_federation, unpack_kit
 from tests.support.federation import simulated_alike, small_study, write_site

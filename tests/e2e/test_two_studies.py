@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from flwr.app import Message, RecordDict
 
-from erosion.simulation.free_ports import free_address
 from erosion_client.connection.site_link import SiteLink
 from erosion_client.site_file import load_site
 from erosion_client.training.hospital import Hospital
+from erosion_common.support.network import free_address
 from erosion_server.link import Link
 from erosion_server.run.journal import read_journal
 from erosion_server.run.run_folder import RunFolder, write_study

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from erosion_common.audit.log_files import full_files
-from erosion_common.audit.witness import Witness
+from erosion_common.formats.sent_log import Witness, full_files
 from erosion_common.program.command_line import main
 from tests.support.said import says
 from tests.support.sent_logs import long_log

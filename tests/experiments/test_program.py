@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from erosion.simulation.program import output_file
+from experiments.program import output_file
 from tests.support.patience import PATIENCE
 
 ROOT = Path(__file__).parents[2]

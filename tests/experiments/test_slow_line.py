@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from erosion_common.compression.codec import KINDS
+from erosion_common.protocol.compression import KINDS
 from experiments.compression import MARKS, read, table
 from experiments.slow_line import SlowLine
 from tests.support.patience import PATIENCE

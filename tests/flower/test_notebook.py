@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from erosion.simulation.free_ports import free_ports
+from erosion_common.support.network import free_ports
 from experiments.benchmarks.harness import Processes
 from experiments.benchmarks.peers.stock_flower import start_superlink
 

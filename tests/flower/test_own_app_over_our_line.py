@@ -15,10 +15,10 @@ from flwr.app import ArrayRecord, Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 
-from erosion.simulation.free_ports import LOOPBACK, free_ports
 from erosion_client.connection.serve import InstalledApp
 from erosion_client.site_file import AppSite, load_app_site, load_site
 from erosion_common.errors import SiteError, StudyError
+from erosion_common.support.network import LOOPBACK, free_ports
 from erosion_common.support.software import load_app
 from erosion_server.coordination.run_app import run_config_of
 from experiments.benchmarks.harness import Processes

@@ -24,7 +24,6 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
-from erosion.simulation.program import unpack_kit
 from erosion_client.connection.credentials import credentials_for, known_as
 from erosion_client.connection.serve import RunningSite
 from erosion_client.enrolment.install import install
@@ -66,6 +65,7 @@ from erosion_server.enrolment.federation_folder import (
     read_key_registry,
 )
 from erosion_server.link.link import make_link
+from experiments.program import unpack_kit
 from tests.support.patience import PATIENCE
 from tests.support.refusals import refused
 

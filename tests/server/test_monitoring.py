@@ -17,14 +17,14 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from erosion.simulation.free_ports import free_address, free_ports
-from erosion_client.audit.audit_log import AuditLog, SiteObservers
+from erosion_client.records.audit_log import AuditLog, SiteObservers
 from erosion_common.errors import LinkError, RunError
 from erosion_common.program.command_line import main, parser
 from erosion_common.rounds.events import HospitalJoined, HospitalLeft, RoundFinished
 from erosion_common.support import expiry, exporter, monitoring, web_server
 from erosion_common.support.exporter import exporting
 from erosion_common.support.monitoring import Sample, exposition, figures_of_this_program
+from erosion_common.support.network import free_address, free_ports
 from erosion_common.support.status import StatusFile
 from erosion_server.output.events import ObserverDropped, StudyFailed, StudyStarted
 from erosion_server.run.status import CoordinatorStatus

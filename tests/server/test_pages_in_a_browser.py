@@ -11,8 +11,7 @@ import pytest
 from erosion_common.protocol.messages import ColumnSummary, SummaryReply
 from erosion_common.support import live_page
 from erosion_common.support.live_page import LivePage
-from erosion_server.description.description import Descriptions
-from erosion_server.description.page import description_page
+from erosion_server.coordination.description import Descriptions, description_page
 from erosion_server.export.calculator import calculator_page
 from erosion_server.export.saved_run import load_saved_run
 from erosion_server.output.report import write_report

@@ -15,15 +15,15 @@ from typing import Any
 
 import pytest
 
-from erosion.simulation.free_ports import free_address
-from erosion_common.audit.witness import Witness, read_witness
 from erosion_common.errors import CheckpointError, ErosionError, RunError
 from erosion_common.formats.json_file import with_checksum, without_checksum
+from erosion_common.formats.sent_log import Witness, read_witness
 from erosion_common.program.command_line import main
 from erosion_common.rounds import checkpoint
 from erosion_common.rounds.arm import initial_state
 from erosion_common.rounds.records import RoundRecord
 from erosion_common.study.study import EVERY_USER, Study, load_study
+from erosion_common.support.network import free_address
 from erosion_common.support.text import printable
 from erosion_server.coordination.folder_store import FolderStore
 from erosion_server.coordination.run_study import Planned

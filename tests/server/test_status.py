@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from erosion_client.audit.audit_log import AuditLog, SiteObservers
+from erosion_client.records.audit_log import AuditLog, SiteObservers
 from erosion_common.errors import EnrolmentError, RunError
 from erosion_common.program.command_line import main
 from erosion_common.rounds.events import (

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from erosion.simulation.free_ports import free_address
 from erosion_common.errors import DiskError, RunError
 from erosion_common.program.command_line import main
 from erosion_common.rounds.presence import HospitalsAwayError
 from erosion_common.study.study import Study, load_study
+from erosion_common.support.network import free_address
 from erosion_server.coordination.study_queue import StudyQueue
 from erosion_server.run.run_folder import RunFolder, write_study
 from tests.support.small_study import make_study

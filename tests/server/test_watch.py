@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from erosion_client.audit.audit_log import AuditLog, SiteObservers
-from erosion_client.audit.watched import site_snapshot
+from erosion_client.records.audit_log import AuditLog, SiteObservers
+from erosion_client.records.watched import site_snapshot
 from erosion_common.errors import RunError
 from erosion_common.program.command_line import main
 from erosion_common.rounds.events import WaitsFor

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import tomli_w
 
-from erosion.simulation import program
 from erosion_common.errors import SiteError
 from erosion_common.settings.base import read_toml
 from erosion_common.study.study import Study
 from erosion_server.enrolment.enrolment import enrol_site, init_federation
 from erosion_server.enrolment.federation_folder import Address, FederationFolder
 from erosion_server.link.link import make_link
+from experiments import program
 from tests.support.federation import Federation
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from erosion.simulation.free_ports import free_ports
+from erosion_common.support.network import free_ports
 from tests.support.patience import PATIENCE
 
 NOBODY = 65534  # PostgreSQL refuses to run as root

@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 from flwr.app import Message
 
-from erosion_client.audit.audit_log import AuditLog
+from erosion_client.records.audit_log import AuditLog
 from erosion_common.protocol import wire
 from erosion_common.protocol.messages import TrainReply, TrainRequest, TrainResult
 from tests.support.small_study import make_study

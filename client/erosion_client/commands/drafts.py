@@ -6,17 +6,18 @@ import shlex
 from collections.abc import Mapping
 from contextlib import suppress
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
-from erosion_client.commands.table_options import add_how_written, how_written
 from erosion_common.errors import DataError, SiteError, StudyError
 from erosion_common.program.command import Command, flag
 from erosion_common.support.text import shown
 
 if TYPE_CHECKING:
     from erosion_client.dataset.text_table import TextTable
+
 
 SHOWN = 20  # columns of a message
 
@@ -323,3 +324,35 @@ SITE = Command(
     add_arguments=_site_arguments,
     run=_run_site,
 )
+
+
+# Keys of [data] that are options, too.
+HOW_WRITTEN = {
+    "encoding": 'of text, such as "cp1252"',
+    "separator": 'of columns, such as ";"',
+    "sheet": "of workbooks: the one with the patients",
+    "value_labels": "of SPSS and Stata: codes or labels",
+}
+
+
+def add_how_written(parser: argparse.ArgumentParser) -> None:
+    """Add options that say how a table is written, where that is not worked out."""
+    for key, what in HOW_WRITTEN.items():
+        parser.add_argument(flag(key), type=partial(_checked, key), help=f"{what} ([data] has it)")
+
+
+def how_written(options: argparse.Namespace) -> dict[str, Any]:
+    """Return those of the options that were given, as keys of [data]."""
+    return {key: value for key in HOW_WRITTEN if (value := getattr(options, key)) is not None}
+
+
+def _checked(key: str, text: str) -> str:
+    from pydantic import ValidationError
+
+    from erosion_client.dataset.sources.table_file import TableFile
+
+    try:
+        found: str = getattr(TableFile.model_validate({"path": "x.csv", key: text}), key)
+    except ValidationError as problem:
+        raise argparse.ArgumentTypeError(problem.errors()[0]["msg"]) from None
+    return found

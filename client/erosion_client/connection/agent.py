@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import grpc
 from flwr.app import Context, Error, Message, RecordDict
 
-from erosion_client.audit.audit_log import SiteObservers
 from erosion_client.connection.credentials import connection_error
 from erosion_client.connection.site_link import OURS, SiteLink
+from erosion_client.records.audit_log import SiteObservers
 from erosion_common.errors import LinkError, NotNoted, SiteError
 from erosion_common.protocol import wire
 from erosion_common.protocol.flower import CLIENT_APP_RAISED_EXCEPTION, run_of

@@ -13,13 +13,13 @@ from typing import Any
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from erosion_client.audit.audit_log import AuditLog, SiteObservers
 from erosion_client.connection.agent import LOOK_SECONDS, Agent, Until
 from erosion_client.connection.credentials import credentials_for, known_as
 from erosion_client.connection.site_link import SiteLink
 from erosion_client.consent.approvals import account_of, used_up
 from erosion_client.consent.consent import Consent
 from erosion_client.records.account import claim, dataset_of, place_of, site_secret
+from erosion_client.records.audit_log import AuditLog, SiteObservers
 from erosion_client.records.records import Records
 from erosion_client.records.recovery import recover
 from erosion_client.site_file import AppSite, Site, load_site

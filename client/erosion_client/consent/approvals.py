@@ -23,9 +23,9 @@ from erosion_client.site_file import Site
 from erosion_client.training.limits import lacking, needs_of, part_asked
 from erosion_client.training.privacy import spent_here
 from erosion_common.errors import ErosionError, SiteError, StudyError
-from erosion_common.privacy.accountant import epsilon_of
 from erosion_common.rounds.selection import candidates, fold_studies, trials
 from erosion_common.settings.base import validate
+from erosion_common.study.privacy import epsilon_of
 from erosion_common.study.study import Study, study_from_json
 from erosion_common.tasks.inputs import ImageTask, TabularTask
 

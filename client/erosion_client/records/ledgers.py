@@ -1,13 +1,32 @@
-"""The privacy cost of updates with noise, and the sealed sums that updates were in."""
+"""What answers have cost patients: privacy, sealed sums, and figures about sets of patients.
+
+A question about patients who are nearly those of an earlier one gets the earlier one's figures: so
+two answers are either equal, or about sets that differ in at least a cell of patients, and their
+difference is about no fewer. Disjoint sets are never nearly the same. Nothing is removed; of the
+patients only keyed sums of hashes are kept.
+"""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import astuple, dataclass
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
+from erosion_client.disclosure.patient_sets import (
+    BUCKETS,
+    Hashes,
+    PatientCohort,
+    Sketch,
+    mostly_same,
+    nearly_same,
+    num_differing,
+    sketch_of,
+)
 from erosion_client.records.answers import now
 from erosion_client.records.private_database import RecordsTable
-from erosion_common.errors import Refusal, RunOver
+from erosion_common.errors import Refusal, RunOver, SiteError
 
 _RECOVERED = "known from the log alone"  # not the hash of any reply
 
@@ -125,3 +144,150 @@ class SumTable(RecordsTable):
             " where in_log > given)"
         )
         return int(lost)
+
+
+_Told = tuple[list[str], NDArray[np.uint64], list[str]]  # labels, sketches (k, BUCKETS), figures
+
+
+@dataclass(frozen=True, slots=True)
+class _Near:
+    """Disclosures about nearly the same patients."""
+
+    figures: str
+    is_same: bool  # about just these
+
+
+def _nearest(sketch: Sketch, label: str, told: _Told, cell: int) -> _Near | None:
+    """Return those of the nearest set, and the same label's; None where none is near."""
+    labels, sketches, figures = told
+    others = np.array([found != label for found in labels], dtype=bool)
+    near = nearly_same(sketch, sketches, cell)
+    # Another column's values may by chance agree with some of a small set.
+    near &= ~others | mostly_same(sketch, sketches)
+    if not near.any():
+        return None
+    apart = num_differing(sketch, sketches)
+    place = int(np.lexsort((others, apart, ~near))[0])
+    return _Near(figures[place], bool(apart[place] == 0))
+
+
+class DisclosureTable(RecordsTable):
+    """Disclosures, and their patients. Raises SiteError."""
+
+    def is_nearly_disclosed(
+        self, kinds: Mapping[str, Hashes], label: str, cell: int, *, is_noted: bool
+    ) -> bool:
+        """Return whether figures of nearly the same patients have left, but none of just these.
+
+        `kinds`: the patients by each kind of hash, any of which may make them nearly the same. If
+        they are not and are noted, they count as having left from now on, and so do the other kinds
+        of those that are known by their values.
+        """
+        sketches = {kind: sketch_of(patients) for kind, patients in kinds.items()}
+        with self.transaction():
+            told = {kind: self._rows(kind)[1] for kind in sketches}
+            same = {kind: (told[kind] == sketch).all(1) for kind, sketch in sketches.items()}
+            near = {
+                kind: bool((nearly_same(sketch, told[kind], cell) & ~same[kind]).any())
+                for kind, sketch in sketches.items()
+            }
+            is_disclosed = bool(same[next(iter(kinds))].any())  # figures of exactly these values
+            if any(near.values()) and not is_disclosed:
+                return True
+            for kind, sketch in sketches.items():
+                if is_noted and not (near[kind] or same[kind].any()):
+                    self._add(kind, label, sketch, "")
+        return False
+
+    def disclose(
+        self,
+        kinds: Mapping[str, Hashes],
+        label: str,
+        cell: int,
+        most: int,
+        compute: Callable[[], str],
+    ) -> str:
+        """Return the figures of a set of patients: an earlier set's where the two nearly agree.
+
+        `kinds`: the patients by each kind of hash, the first before the next; with `label` they
+        identify the figures. Raises Refusal where `most` sets were disclosed under this label
+        already.
+        """
+        sketches = {kind: sketch_of(patients) for kind, patients in kinds.items()}
+        with self.transaction():
+            told = {kind: self._rows(kind) for kind in kinds}
+            near = {
+                kind: found
+                for kind, sketch in sketches.items()
+                if (found := _nearest(sketch, label, told[kind], cell)) is not None
+            }
+            if near:
+                figures = next(iter(near.values())).figures
+            elif max(labels.count(label) for labels, _, _ in told.values()) >= most:
+                raise Refusal(
+                    f"Figures of {label} have left for {most} different sets of patients;"
+                    f" budget.sets = {most}",
+                    remedy="Ask the hospital to raise it in its site file.",
+                )
+            else:
+                figures = compute()
+            # Just these patients are known by one kind of hash, and so by the others, too.
+            if not near or any(found.is_same for found in near.values()):
+                for kind, sketch in sketches.items():
+                    if kind not in near:
+                        self._add(kind, label, sketch, figures)
+        return figures
+
+    def num_disclosed(self, kind: str) -> dict[str, int]:
+        """Return of how many different sets of patients figures have left, by label."""
+        rows = self._file.execute(
+            "select label, count(*) from disclosures where kind = ? group by label", (kind,)
+        )
+        return {str(label): int(count) for label, count in rows}
+
+    def num_cohorts(self) -> int:
+        """Return from how many different sets of patients updates were computed."""
+        ((count,),) = self._file.execute("select count(*) from cohorts")
+        return int(count)
+
+    def damaged(self, what: str) -> SiteError:
+        """Return the error for a file in which `what` is not as it was written."""
+        return self._file.unusable(f"{what} is not as it was written")
+
+    def _add(self, kind: str, label: str, sketch: Sketch, figures: str) -> None:
+        self._file.execute(
+            "insert into disclosures (kind, label, sketch, figures) values (?,?,?,?)",
+            (kind, label, sketch.tobytes(), figures),
+        )
+
+    def _rows(self, kind: str) -> _Told:
+        rows = self._file.execute(
+            "select label, sketch, figures from disclosures where kind = ? order by number", (kind,)
+        )
+        if any(len(row[1]) != 8 * BUCKETS for row in rows):
+            raise self.damaged("a sketch of patients")
+        sketches = np.frombuffer(b"".join(row[1] for row in rows), dtype=np.uint64)
+        return [row[0] for row in rows], sketches.reshape(-1, BUCKETS), [row[2] for row in rows]
+
+    def cohorts(self) -> list[PatientCohort]:
+        """Return the sets of patients that updates were computed from, the oldest first."""
+        rows = self._file.execute(
+            "select hashes, whole_rows, patients from cohorts order by number"
+        )
+        if any(len(kept) % 8 for row in rows for kept in row):
+            raise self.damaged("a set of patients")
+        return [
+            PatientCohort(
+                tuple(np.frombuffer(kind, dtype=np.uint64) for kind in (values, whole) if kind),
+                np.frombuffer(patients, dtype=np.int64),
+            )
+            for values, whole, patients in rows
+        ]
+
+    def add_cohort(self, trained: PatientCohort) -> None:
+        """Add another set, within a transaction."""
+        values, *whole = (hashes.tobytes() for hashes in trained.hashes)
+        self._file.execute(
+            "insert into cohorts (hashes, whole_rows, patients) values (?,?,?)",
+            (values, b"".join(whole), trained.patients.astype(np.int64).tobytes()),
+        )

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from erosion_client.records.answers import AnswerTable, StudyTable
-from erosion_client.records.disclosures import DisclosureTable
-from erosion_client.records.ledgers import PrivacyTable, SumTable
+from erosion_client.records.ledgers import DisclosureTable, PrivacyTable, SumTable
 from erosion_client.records.private_database import PrivateDatabase
 from erosion_common.errors import SiteError
 

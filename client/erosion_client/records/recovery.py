@@ -17,11 +17,11 @@ from erosion_client.records.answers import FINAL_FIGURES, Answer, place
 from erosion_client.records.ledgers import Release, RoundPlace
 from erosion_client.records.records import Records
 from erosion_common.algorithms.base import TRAIN
-from erosion_common.audit.log_files import AuditEntry, entries_since
 from erosion_common.errors import ErosionError
-from erosion_common.privacy.accountant import strength_of
+from erosion_common.formats.sent_log import AuditEntry, entries_since
 from erosion_common.protocol import wire
 from erosion_common.sealed import phases
+from erosion_common.study.privacy import strength_of
 from erosion_common.study.study import study_from_json
 
 logger = logging.getLogger("erosion.site")

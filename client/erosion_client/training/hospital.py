@@ -59,12 +59,12 @@ from erosion_client.training.request import (
 )
 from erosion_common.algorithms.base import TRAIN, ArmBase
 from erosion_common.algorithms.personal_layers import personal_parameters, take_step
-from erosion_common.compression.codec import compress_with_feedback
 from erosion_common.errors import Refusal, SiteError
 from erosion_common.learning.finished import Finished, Predictor, last_layer, predicted_by
 from erosion_common.learning.local_sgd import Trainer, train_locally
 from erosion_common.learning.local_work import LocalAnswer, LocalOutcome, LocalWork, Tensors
 from erosion_common.learning.models import first_parameters
+from erosion_common.protocol.compression import compress_with_feedback
 from erosion_common.protocol.messages import (
     MOST_LOSS,
     DescribeReply,

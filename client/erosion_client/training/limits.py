@@ -15,9 +15,9 @@ from erosion_common.learning.installed import InstalledModel
 from erosion_common.learning.local_work import PatientCounts, WorkSize
 from erosion_common.learning.models import num_built
 from erosion_common.learning.training import Training
-from erosion_common.privacy.accountant import ROUNDING, epsilon_of
 from erosion_common.rounds.selection import candidates, folds_ahead, folds_of, trial
 from erosion_common.settings.packages import Kind, allow_only, problem_with_part
+from erosion_common.study.privacy import ROUNDING, epsilon_of
 from erosion_common.study.sections import Fold, folds_key
 from erosion_common.study.study import Study
 

@@ -15,9 +15,9 @@ from erosion_client.site_file import Site
 from erosion_client.training.request import hash_of
 from erosion_common.algorithms.base import TRAIN
 from erosion_common.errors import Refusal
-from erosion_common.privacy.accountant import ROUNDING, epsilon_of, strength_of
-from erosion_common.privacy.private_step import PrivateStep
+from erosion_common.learning.private_step import PrivateStep
 from erosion_common.protocol.messages import EvaluateRequest, TrainRequest
+from erosion_common.study.privacy import ROUNDING, epsilon_of, strength_of
 from erosion_common.study.study import Study
 
 

@@ -222,7 +222,7 @@ def _with_own_values(arm: ArmBase, work: LocalWork, layout: Layout) -> tuple[Loc
     return replace(work, received=received, own=own), own
 
 
-class _Split(Averaging):
+class _SharedPart(Averaging):
     """Shared by FedAvg's variants with some of the model's layers at the hospitals."""
 
     def problem_with_model(self, layout: Callable[[], Layout]) -> str | None:
@@ -232,7 +232,7 @@ class _Split(Averaging):
         return problem_with_own(self.own_parameters, layout)
 
 
-class FedPer(_Split):
+class FedPer(_SharedPart):
     """FedAvg in which every hospital keeps the last layers, the head.
 
     The head is trained with everything else, and never sent; the user predicts with the common
@@ -245,7 +245,7 @@ class FedPer(_Split):
     own_parameters: tuple[str, ...] = Field(default=(OUTPUT_LAYER,), description="The head.")
 
 
-class LgFedAvg(_Split):
+class LgFedAvg(_SharedPart):
     """FedAvg of the last layers alone: every hospital has its own layers below them.
 
     Everything is trained, and only the head is sent and averaged. Use it where hospitals measure
@@ -260,7 +260,7 @@ class LgFedAvg(_Split):
     )
 
 
-class FedBn(_Split):
+class FedBn(_SharedPart):
     """FedAvg in which every hospital keeps its batch normalisation: scales and statistics.
 
     It takes a model with `normalisation = "site"`. Each site's layers are normalised by its own
@@ -276,7 +276,7 @@ class FedBn(_Split):
     )
 
 
-class FedRep(_Split):
+class FedRep(_SharedPart):
     """FedPer in two turns: first the head is fitted to the common layers, then they are trained.
 
     In each round a hospital trains its head `head_trainings` times as long as a local training, the

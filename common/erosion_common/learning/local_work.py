@@ -24,9 +24,9 @@ from erosion_common.learning.local_sgd import (
     round_generator,
     train_locally,
 )
+from erosion_common.learning.private_step import PatientRows, PrivateStep
 from erosion_common.learning.trainable import held_but, load_flat_parameters
 from erosion_common.learning.training import Training, augmenter
-from erosion_common.privacy.private_step import PatientRows, PrivateStep
 from erosion_common.tasks.inputs import ImageTask
 from erosion_common.tasks.task import Targets, Task
 

@@ -13,8 +13,8 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 from pydantic import ConfigDict, Field, model_validator
 from torch import Tensor
 
-from erosion_common.compression.codec import Packed
 from erosion_common.learning.finished import Finished, Predictor
+from erosion_common.protocol.compression import Packed
 from erosion_common.protocol.performance import Estimate, Performance
 from erosion_common.sealed.phases import Hello
 from erosion_common.settings.base import PlainValues, Settings

@@ -13,8 +13,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from pydantic import Field, ValidationError
 from torch import Tensor
 
-from erosion_common.compression.codec import KINDS, Compression, Packed, unpack
 from erosion_common.errors import ErosionError, StudyError
+from erosion_common.protocol.compression import KINDS, Compression, Packed, unpack
 from erosion_common.protocol.flower import buffer_of, identify, to_array, to_record, to_tensor
 from erosion_common.protocol.frames import LARGEST_HEAD_BYTES
 from erosion_common.protocol.messages import (

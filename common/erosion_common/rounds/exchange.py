@@ -8,7 +8,7 @@ from erosion_common.aggregation.cohort import HospitalName, Update
 from erosion_common.aggregation.vectors import norm
 from erosion_common.algorithms.base import Ask, ExpectedReply, RoundStart, SiteAnswer
 from erosion_common.algorithms.equal_steps import lengthened_by
-from erosion_common.compression.codec import compress
+from erosion_common.protocol.compression import compress
 from erosion_common.protocol.messages import Metrics, Scaling, TrainRequest, TrainResult
 from erosion_common.rounds.arm import Arm, Lengths, lengths_of
 from erosion_common.rounds.bounds import most_reply_bytes

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
-from erosion_common.compression.codec import Compression
+from erosion_common.protocol.compression import Compression
 from erosion_common.settings.base import Settings
 from erosion_common.settings.names import ColumnName, HospitalName, Name
 from erosion_common.tasks import AnyTask

@@ -23,13 +23,12 @@ from erosion_common.learning.models import (
     model_of_shapes,
     parameter_layout,
 )
+from erosion_common.learning.private_step import problem_with_layers
 from erosion_common.learning.training import Training
-from erosion_common.privacy.accountant import strength_of
-from erosion_common.privacy.private_step import problem_with_layers
 from erosion_common.settings.base import Settings, read_toml, validate
 from erosion_common.settings.names import HospitalName, Name, ShownName
 from erosion_common.study import privacy, sealing
-from erosion_common.study.privacy import Privacy
+from erosion_common.study.privacy import Privacy, strength_of
 from erosion_common.study.sections import (
     Evaluation,
     Federation,

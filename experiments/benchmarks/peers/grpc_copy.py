@@ -15,7 +15,7 @@ from queue import SimpleQueue
 import grpc
 import numpy as np
 
-from erosion.simulation.free_ports import LOOPBACK, free_ports
+from erosion_common.support.network import LOOPBACK, free_ports
 from experiments.benchmarks.harness import (
     Processes,
     RoundClock,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from erosion.simulation.free_ports import LOOPBACK, free_ports
+from erosion_common.support.network import LOOPBACK, free_ports
 from experiments.benchmarks.harness import BenchmarkError, Processes, Rounds, read_rounds
 
 APP = Path(__file__).with_name("stock_app.py")

@@ -46,7 +46,7 @@ def _run(options: argparse.Namespace) -> int:
     from erosion_common.study.study import load_study
     from erosion_common.support.files import write_atomically
     from erosion_common.support.logs import configure_logging
-    from erosion_server.description.page import description_page, show
+    from erosion_server.coordination.description import description_page, show
 
     configure_logging(options.verbose)
     goes = "without" if options.simulate else "with"
@@ -62,7 +62,7 @@ def _run(options: argparse.Namespace) -> int:
         found = optional(SITES, "--simulate").describe_here(study_file, options.data_dir)
     else:
         from erosion_common.rounds.bounds import check_sizes
-        from erosion_server.description.description import ask_all
+        from erosion_server.coordination.description import ask_all
         from erosion_server.link.link import make_link
 
         study = load_study(study_file)

@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from erosion_common.aggregation.cohort import HospitalName
-from erosion_common.audit.witness import Witness
 from erosion_common.errors import RunError
 from erosion_common.formats.json_file import write_json
 from erosion_common.formats.model_card import read_model
+from erosion_common.formats.sent_log import Witness
 from erosion_common.rounds.context import RunContext
 from erosion_common.rounds.presence import Presence
 from erosion_common.rounds.validation import Delivered, measured_at, trained_by

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Literal
 
 from erosion_common.aggregation.cohort import DiskCohort, store
-from erosion_common.audit.witness import Witness
 from erosion_common.errors import (
     CheckpointError,
     DiskError,
@@ -21,6 +20,7 @@ from erosion_common.errors import (
     StudyError,
 )
 from erosion_common.formats.json_file import write_json
+from erosion_common.formats.sent_log import Witness
 from erosion_common.rounds.bounds import check_sizes
 from erosion_common.rounds.context import RunContext, Updates
 from erosion_common.rounds.presence import HospitalsAwayError, Presence, UserDeclinedError

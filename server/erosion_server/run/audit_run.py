@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from erosion_common.audit.witness import held_against, read_witness
 from erosion_common.errors import RunError, SiteError
+from erosion_common.formats.sent_log import held_against, read_witness
 from erosion_common.sealed.audit import Examined, examine, read_disclosure
 from erosion_common.sealed.records import Evidence, RecordFiles, arms_in
 from erosion_server.run.run_folder import RunFolder

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from pydantic import Field
 
-from erosion_common.privacy.accountant import epsilon_of, strength_of
 from erosion_common.protocol.messages import BestColumn, FinalMetrics
 from erosion_common.rounds.records import HospitalRecord, LeftOut, RoundRecord
 from erosion_common.settings.base import Settings
+from erosion_common.study.privacy import epsilon_of, strength_of
 from erosion_common.study.study import Study
 from erosion_common.tasks.task import Task
 

@@ -11,7 +11,6 @@ from erosion_common.protocol.messages import FinalMetrics
 from erosion_common.rounds.data_check import DataCheck
 from erosion_common.settings.base import Settings
 from erosion_common.study.study import Study
-from erosion_common.support.holm import adjusted_p_values
 from erosion_common.tasks.metric import Metric
 from erosion_server.run import provenance
 from erosion_server.run import result as results
@@ -302,3 +301,13 @@ def _text(value: float | None, metric: Metric) -> str:
 
 def _counted(names: list[str]) -> str:
     return f"{len(names)} ({', '.join(names)})" if names else "none"
+
+
+def adjusted_p_values(p_values: Mapping[str, float]) -> dict[str, float]:
+    """Return by name the k-th smallest of m times m - k + 1, and none below a smaller one's."""
+    adjusted: dict[str, float] = {}
+    at_least = 0.0
+    for rank, name in enumerate(sorted(p_values, key=p_values.__getitem__)):
+        at_least = max(at_least, min(1.0, (len(p_values) - rank) * p_values[name]))
+        adjusted[name] = at_least
+    return adjusted

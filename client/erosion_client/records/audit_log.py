@@ -27,7 +27,17 @@ import numpy as np
 from flwr.app import Message, RecordDict
 
 from erosion_common.aggregation.vectors import norm, norm_of_values
-from erosion_common.audit.log_files import (
+from erosion_common.errors import (
+    DataError,
+    ModelError,
+    NotNoted,
+    Refusal,
+    RunOver,
+    SiteError,
+    StudyError,
+    Undecided,
+)
+from erosion_common.formats.sent_log import (
     FILE_NAME,
     FIRST,
     MOST_VALUES,
@@ -38,16 +48,6 @@ from erosion_common.audit.log_files import (
     last_line,
     remove_old,
     set_aside,
-)
-from erosion_common.errors import (
-    DataError,
-    ModelError,
-    NotNoted,
-    Refusal,
-    RunOver,
-    SiteError,
-    StudyError,
-    Undecided,
 )
 from erosion_common.protocol import wire
 from erosion_common.protocol.envelope import describe

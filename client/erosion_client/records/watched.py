@@ -7,8 +7,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from erosion_common.audit.log_files import FILE_NAME, AuditEntry
 from erosion_common.errors import ErosionError
+from erosion_common.formats.sent_log import FILE_NAME, AuditEntry
 from erosion_common.support.status import find_status, health, lines_of_status
 from erosion_common.support.text import printable
 

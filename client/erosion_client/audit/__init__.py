@@ -1,1 +1,0 @@
-"""The site's tamper-evident log of everything that it sent."""

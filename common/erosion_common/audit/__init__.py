@@ -1,1 +1,0 @@
-"""A site's log, and what a coordinator keeps to compare it with."""

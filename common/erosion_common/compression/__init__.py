@@ -1,1 +1,0 @@
-"""Parameters and updates in fewer bytes, for slow links; see docs/compression.md."""

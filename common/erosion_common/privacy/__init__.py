@@ -1,1 +1,0 @@
-"""Differential privacy of local training: clipped gradients, noise, and what they cost."""

@@ -1,1 +1,0 @@
-"""The hospitals' descriptions of their patients before any training, side by side."""
