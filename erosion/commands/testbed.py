@@ -1,6 +1,7 @@
 """On one machine: `erosion testbed` and `erosion data`."""
 
 import argparse
+import os
 
 from erosion_common.errors import StudyError
 from erosion_common.program.command import (
@@ -55,6 +56,8 @@ def _testbed_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run_testbed(options: argparse.Namespace) -> int:
+    if not options.simulate:  # one thread for each of the programs that are forked from this one
+        os.environ["OMP_NUM_THREADS"] = "1"
     with imports_for_good():
         from erosion.simulation.testbed import run_testbed, study_path
         from erosion_client.site_file import checked_device

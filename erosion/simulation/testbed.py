@@ -1,16 +1,24 @@
-"""A study with all its hospitals on this machine: a deployment's programs, under supervision."""
+"""A study with all its hospitals on this machine: a deployment's programs, under supervision.
+
+Each is a process, forked from one that has imported what all of them need.
+"""
 
 import contextlib
+import multiprocessing
 import os
 import re
 import signal
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from importlib.resources import as_file, files
+from io import TextIOWrapper
+from multiprocessing.connection import Connection as PipeEnd
+from multiprocessing.process import BaseProcess
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Self
 
 import tomli_w
@@ -18,13 +26,14 @@ import tomli_w
 from erosion.simulation.testbed_sites import TESTBED_BUDGET, own_data, testbed_limits
 from erosion.sources import Data, make_hospitals
 from erosion_common.errors import ErosionError, StudyError
+from erosion_common.program.command_line import main
 from erosion_common.rounds.study import check_start
 from erosion_common.sealed import pinned_keys
 from erosion_common.study.study import Study, load_study
 from erosion_common.support.files import write_private
 from erosion_common.support.keys import new_private_key, private_pem
 from erosion_common.support.network import free_address
-from erosion_common.support.process import peak_megabytes
+from erosion_common.support.process import imports_for_good, peak_megabytes
 from erosion_server.output.registry import check_outputs
 from erosion_server.run import provenance
 from erosion_server.run.run_folder import RunFolder, new_run_folder
@@ -32,6 +41,12 @@ from erosion_server.run.run_folder import RunFolder, new_run_folder
 DATA = "testbed"  # the hospitals' folder in a run's
 KEY = "node.key"
 STOP_SECONDS = 5.0  # between asking a process to end and ending it
+IMPORTED_BY_ALL = (
+    "erosion_client.connection.serve",
+    "erosion_server.coordination.run_study",
+)
+# One thread each: more would only get in the way of the others. Set before torch is imported.
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 
 
 def study_path(name: str) -> Path:
@@ -58,14 +73,15 @@ class _Program:
     """One process of the testbed."""
 
     name: str
-    process: subprocess.Popen[bytes]
+    process: BaseProcess
+    pid: int
     log: Path | None  # None: it speaks on the terminal
     peak_megabytes: float = 0.0
 
     def poll(self) -> int | None:
         """Return the exit code once it ended; until then, also notes its peak memory."""
-        self.peak_megabytes = peak_megabytes(self.process.pid) or self.peak_megabytes
-        return self.process.poll()
+        self.peak_megabytes = peak_megabytes(self.pid) or self.peak_megabytes
+        return self.process.exitcode
 
     def last_error(self) -> str:
         """Return the last that it logged as an error, all lines of it; "" where there is none."""
@@ -84,6 +100,19 @@ class _Program:
 class _Programs(list[_Program]):
     """Every process that the testbed started; as a context manager none of them outlives it."""
 
+    def __init__(self, *, fork: bool) -> None:
+        """`fork`: from this process; else from another one, which is started for that."""
+        super().__init__()
+        # Standard input of all: it closes even if the testbed is killed.
+        self._stdin, self._lifeline = multiprocessing.Pipe(duplex=False)
+        self._fork = fork
+        if fork:
+            with imports_for_good():
+                for name in IMPORTED_BY_ALL:
+                    import_module(name)
+        else:
+            multiprocessing.set_forkserver_preload([*IMPORTED_BY_ALL])
+
     def __enter__(self) -> Self:
         return self
 
@@ -99,38 +128,84 @@ class _Programs(list[_Program]):
             while program.poll() is None:
                 _signal(program, signal.SIGKILL)
                 time.sleep(0.02)
-        for program in self:
-            if program.process.stdin:
-                program.process.stdin.close()
+        self._stdin.close()
+        self._lifeline.close()
 
     def start(self, name: str, arguments: list[str], log: Path | None) -> _Program:
-        # Several processes share the cores: more than one thread each would only get in the way.
         environment = {
             **os.environ,
-            "OMP_NUM_THREADS": "1",
-            "PYTHONUNBUFFERED": "1",
+            **ONE_THREAD,
             provenance.COMMAND_VARIABLE: provenance.command(),
         }
-        if log is not None:  # its hospitals' budgets are this run's alone
+        files = [os.dup(1), os.dup(2)]
+        if log is not None:
+            # Its hospitals' budgets are this run's alone.
             environment["XDG_STATE_HOME"] = str(log.parent / "home")
-        with contextlib.nullcontext() if log is None else log.open("wb") as output:
-            # A separate session, so that Ctrl-C reaches only the testbed, which then ends the
-            # others in order. Standard input is a pipe that closes even if the testbed is killed.
-            process = subprocess.Popen(
-                [sys.executable, "-m", "erosion", *arguments, "--until-stdin-closes"],
-                stdin=subprocess.PIPE,
-                stdout=output,
-                stderr=output,
-                env=environment,
-                start_new_session=True,
+            with log.open("wb") as output:
+                for file in files:
+                    os.dup2(output.fileno(), file, inheritable=False)
+        outputs = [PipeEnd(file, readable=False) for file in files]
+        lifeline = self._lifeline if self._fork else None
+        given = [*arguments, "--until-stdin-closes"]
+        with _starting():
+            process = multiprocessing.get_context("fork" if self._fork else "forkserver").Process(
+                target=_become, args=(name, given, environment, [self._stdin, *outputs], lifeline)
             )
-        self.append(_Program(name, process, log))
+            process.start()
+        for end in outputs:
+            end.close()
+        assert process.pid is not None
+        self.append(_Program(name, process, process.pid, log))
         return self[-1]
+
+
+@contextlib.contextmanager
+def _starting() -> Iterator[None]:
+    """Start the process that others are forked from with one thread, and not with our caller.
+
+    A script that calls `erosion.testbed` would otherwise be run again in each program.
+    """
+    caller, before = sys.modules["__main__"], dict(os.environ)
+    sys.modules["__main__"] = ModuleType("__main__")
+    os.environ.update(ONE_THREAD)
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = caller
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def _become(
+    name: str,
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    streams: Sequence[PipeEnd],
+    lifeline: PipeEnd | None,
+) -> None:
+    """Be the command `erosion` with these arguments and streams: input, output, errors."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    # Ctrl-C is for the testbed alone, which then ends the others in order.
+    os.setsid()
+    if lifeline is not None:  # forked with it; only the testbed is to hold it
+        lifeline.close()
+    os.environ.clear()
+    os.environ.update(environment)
+    for number, stream in enumerate(streams):
+        os.dup2(stream.fileno(), number)
+    for stream in streams:
+        stream.close()
+    for printed in (sys.stdout, sys.stderr):
+        if isinstance(printed, TextIOWrapper):
+            printed.reconfigure(line_buffering=True)
+    with contextlib.suppress(OSError):
+        Path("/proc/self/comm").write_text(name[:15])  # which `ps` and `top` show
+    sys.exit(main(arguments))
 
 
 def _signal(program: _Program, number: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError):
-        os.killpg(program.process.pid, number)
+        os.killpg(program.pid, number)
 
 
 def run_testbed(
@@ -162,6 +237,7 @@ def run_testbed(
         own=own,
         weights=weights,
         device=device,
+        fork=True,
     )
 
 
@@ -175,10 +251,12 @@ def run_in_testbed(
     own: Mapping[str, Data] | None,
     weights: Path | None,
     device: str = "cpu",
+    fork: bool = False,
 ) -> int:
     """Run it in a run folder that was made for this study; see `run_testbed`.
 
-    `own`: [data] of every hospital's site file, for a study without a [testbed] table.
+    `own`: [data] of every hospital's site file, for a study without a [testbed] table. `fork`: as
+    for `deploy`.
     """
     hospitals = own or make_hospitals(study, folder.path / DATA, data_dir)
     flags = ["-" + "v" * verbosity] if verbosity else []
@@ -191,6 +269,7 @@ def run_in_testbed(
         server_flags=named,
         weights=weights,
         device=device,
+        fork=fork,
     )
 
 
@@ -205,13 +284,15 @@ def deploy(
     weights: Path | None = None,
     device: str = "cpu",
     by_way_of: Callable[[str], contextlib.AbstractContextManager[str]] = contextlib.nullcontext,
+    fork: bool = False,
 ) -> int:
     """Run a study here on hospitals with data here; the exit code is the coordinator's.
 
     `hospitals`: files, or [data] of a site file. `flags` are for every program, `server_flags` for
     the coordinator's too, which speaks on the terminal or to `server_log`. `by_way_of`: what lies
     between the sites and the coordinator; it is given the coordinator's address and gives what the
-    sites dial.
+    sites dial. `fork`: the programs are forked from this process, which saves its imports; only for
+    one without other threads, in which gRPC was not used.
     """
     started, data = time.monotonic(), folder.path / DATA
     if study.federation.sealed:
@@ -226,7 +307,7 @@ def deploy(
     print(
         f"Starting the coordinator and {len(hospitals)} hospitals, a process each ...", flush=True
     )
-    with by_way_of(address) as dialled, _Programs() as programs:
+    with by_way_of(address) as dialled, _Programs(fork=fork) as programs:
         server = programs.start(
             "coordinator",
             ["server", str(folder.study), "--insecure", *place, *flags, *server_flags],
@@ -258,7 +339,7 @@ def _watch(server: _Program, sites: list[_Program]) -> int:
             if site.poll() is not None and site.name not in reported:
                 reported.add(site.name)
                 print(
-                    f"The site of {site.name} ended (exit code {site.process.returncode}):"
+                    f"The site of {site.name} ended (exit code {site.process.exitcode}):"
                     f" {site.last_words()}",
                     file=sys.stderr,
                     flush=True,

@@ -108,7 +108,7 @@ def _patients(folder: Path, name: str) -> dict[str, str]:
 
 
 class _CpuMeter:
-    """Follows this process's children from the end of the first round to the last but one."""
+    """Follows the programs of a deployment from the end of the first round to the last but one."""
 
     def __init__(self, journal: Path, rounds: int) -> None:
         """`journal` has a line for each round; at least three are needed."""
@@ -145,21 +145,19 @@ class _CpuMeter:
             except OSError:  # nothing is there yet
                 continue
             if 0 < done <= self._last and done not in self._seen:
-                self._seen[done] = _children()
+                self._seen[done] = _processor_seconds()
 
 
-def _children() -> dict[str, float]:
-    """Processor seconds of every program of the deployment so far."""
-    spent = {}
+def _processor_seconds() -> dict[str, float]:
+    """Return those of every program of the deployment so far, by name."""
+    parents, found = {}, {}
     for process in Path("/proc").glob("[0-9]*"):
         try:
-            figures = (process / "stat").read_text().rpartition(")")[2].split()
-            arguments = (process / "cmdline").read_bytes().decode().split("\0")
+            name, _, rest = (process / "stat").read_text().partition("(")[2].rpartition(")")
         except OSError:  # it has ended
             continue
-        if int(figures[1]) != os.getpid():
-            continue
-        sites = [argument for argument in arguments if argument.endswith("site.toml")]
-        who = Path(sites[0]).parent.name if sites else "coordinator"
-        spent[who] = (int(figures[11]) + int(figures[12])) / _TICKS
-    return spent
+        figures = rest.split()
+        parents[int(process.name)] = int(figures[1])
+        found[int(process.name)] = name, (int(figures[11]) + int(figures[12])) / _TICKS
+    # A program's parent is the process that all are forked from, which this one started.
+    return dict(found[pid] for pid in found if parents.get(parents[pid]) == os.getpid())

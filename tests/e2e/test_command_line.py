@@ -43,7 +43,8 @@ def quick_study(folder: Path, rounds: int = 2, hospitals: Sequence[str] = FIVE) 
 
 
 def processes_that_mention(word: str) -> list[int]:
-    """Ids of running processes with `word` in their command line, this one excepted."""
+    """Ids of running processes with `word` in their command line, or in that of the process that
+    they were forked from; this one excepted."""
     found = []
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
@@ -52,6 +53,13 @@ def processes_that_mention(word: str) -> list[int]:
                 if word.encode() in (entry / "cmdline").read_bytes() and state != "Z":
                     found.append(int(entry.name))
     return found
+
+
+def program_of(testbed: "subprocess.Popen[str]", name: str) -> int:
+    """The id of the process that is the coordinator, or a hospital's."""
+    children = Path(f"/proc/{testbed.pid}/task/{testbed.pid}/children").read_text().split()
+    (pid,) = [pid for pid in children if Path(f"/proc/{pid}/comm").read_text() == f"{name}\n"]
+    return int(pid)
 
 
 @pytest.fixture(params=[("home", "alike")], ids=["two hospitals"])
@@ -134,12 +142,7 @@ def test_a_killed_testbed_leaves_nothing_running(
 def test_when_the_coordinator_dies_the_testbed_ends_with_its_exit_code(
     testbed: subprocess.Popen[str], tmp_path: Path
 ) -> None:
-    (server,) = [
-        pid
-        for pid in processes_that_mention(str(tmp_path))
-        if b"--run-folder" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    ]
-    os.kill(server, signal.SIGKILL)
+    os.kill(program_of(testbed, "coordinator"), signal.SIGKILL)
     testbed.communicate(timeout=PATIENCE)
     assert testbed.returncode == 128 + signal.SIGKILL
     wait_until(lambda: processes_that_mention(str(tmp_path)) == [])
@@ -149,12 +152,7 @@ def test_when_the_coordinator_dies_the_testbed_ends_with_its_exit_code(
 def test_when_a_hospital_dies_the_study_goes_on_and_ctrl_c_stops_all_that_was_started(
     testbed: subprocess.Popen[str], tmp_path: Path
 ) -> None:
-    (site,) = [
-        pid
-        for pid in processes_that_mention(str(tmp_path))
-        if b"alike/site.toml" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    ]
-    os.kill(site, signal.SIGKILL)
+    os.kill(program_of(testbed, "alike"), signal.SIGKILL)
     (journal,) = tmp_path.glob("runs/*/rounds.jsonl")
     # Asked or between two rounds when it died: the reason differs.
     wait_until(lambda: '"outcome": "absent"' in journal.read_text())
@@ -172,14 +170,28 @@ def test_when_a_hospital_dies_the_study_goes_on_and_ctrl_c_stops_all_that_was_st
 
 
 def test_a_testbed_that_cannot_begin_says_at_which_line_and_names_no_run_to_go_on_with(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path,
 ) -> None:
     study = make_study(task=TWO_NUMBERS, rounds=2).model_dump(mode="json", exclude_none=True)
     (tmp_path / "study.toml").write_text(tomli_w.dumps(study))
     (tmp_path / "a.csv").write_text(sixty_patients("a").replace("\n", "\nold", 1))
     (tmp_path / "b.csv").write_text(sixty_patients("b"))
-    assert main(["testbed", str(tmp_path), "--runs", str(tmp_path / "runs")]) == 7
-    errors = capfd.readouterr().err
+    run = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "erosion",
+            "testbed",
+            str(tmp_path),
+            "--runs",
+            str(tmp_path / "runs"),
+        ],
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=PATIENCE,
+    )
+    assert run.returncode == 7
+    errors = run.stderr
     assert "Put that right, then start it again." in errors
     assert "--resume" not in errors
     assert f"At a ({next((tmp_path / 'runs').glob('*/testbed/a/log.txt'))}): " in errors
