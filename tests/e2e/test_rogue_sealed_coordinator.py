@@ -69,17 +69,21 @@ def round_of(rogue: Rogue, run: str, attempt: int = 0, number: int = 1) -> Scrip
     [
         (TRAIN, {}, {}),
         (TRAIN, {"attempt": "zz" * 16}, {}),
-        (phases.DISTANCE, {"roster": {}, "modulus": "", "scale": "0x1p+0"}, {}),
+        (phases.DISTANCE, {"roster": {}, "modulus": "", "base": "", "scale": "0x1p+0"}, {}),
         (
             phases.DISTANCE,
-            {"roster": {}, "modulus": "", "scale": "0x1p+0"},
+            {"roster": {}, "modulus": "", "base": "", "scale": "0x1p+0"},
             {
                 phases.SEALED_OWN: torch.zeros(22, 0, dtype=torch.uint8),
                 phases.MODULUS_PROOF: torch.zeros(11, 0, dtype=torch.uint8),
             },
         ),
-        (phases.DISTANCE, {"roster": {}, "modulus": "ff" * 2000, "scale": "0x1p+0"}, {}),
-        (phases.DISTANCE, {"roster": {}, "modulus": "03", "scale": "nan"}, {}),
+        (
+            phases.DISTANCE,
+            {"roster": {}, "modulus": "ff" * 2000, "base": "02", "scale": "0x1p+0"},
+            {},
+        ),
+        (phases.DISTANCE, {"roster": {}, "modulus": "03", "base": "02", "scale": "nan"}, {}),
         (phases.MASKED, {"weights": {"bob": "nan"}, "scale": "inf", "envelopes": {}}, {}),
         (phases.MASKED, {"weights": {"bob": "0x1p-2"}, "scale": "0x1p+25", "envelopes": {}}, {}),
         (phases.UNMASK, {"delivered": {}, "told": {"weights": {}}}, {}),

@@ -14,8 +14,8 @@ from erosion_common.protocol.flower import read_error
 from erosion_common.protocol.messages import StepResult, TrainRequest, TrainResult
 from erosion_common.sealed import phases
 from erosion_common.sealed.distance import Question
-from erosion_common.sealed.paillier import from_rows, to_bytes, to_rows
 from erosion_common.sealed.phases import Hello, Receipt, Roster, RoundContext, View
+from erosion_common.sealed.power_residues import from_rows, to_bytes, to_rows
 from erosion_common.sealed.roster import received_hash, words_hash
 from erosion_common.sealed.shares import Dealt
 from erosion_common.study.study import Study
@@ -57,13 +57,14 @@ class RemoteSite:
         asked = phases.DistanceAsked(
             roster=dict(everyone),
             modulus=to_bytes(question.key.n, num_bytes),
+            base=to_bytes(question.key.y, num_bytes),
             scale=question.scale,
         )
         result = self.ask(
             phases.DISTANCE,
             asked.model_dump(mode="json"),
             {
-                phases.SEALED_OWN: to_rows(question.sealed_own, 2 * num_bytes),
+                phases.SEALED_OWN: to_rows(question.sealed_own, num_bytes),
                 phases.MODULUS_PROOF: to_rows(modulus_proof, num_bytes),
             },
         )

@@ -18,12 +18,12 @@ from erosion_common.rounds.events import ignore
 from erosion_common.rounds.presence import Presence
 from erosion_common.rounds.records import Absence
 from erosion_common.rounds.study import StudyOutcome, run_study
-from erosion_common.sealed.paillier import CoordinatorKeys
+from erosion_common.sealed.power_residues import CoordinatorKeys
 from erosion_common.study.study import Study
 from erosion_common.support.keys import PublicKey
 from erosion_server.coordination.folder_store import FolderStore
 from erosion_server.run.run_folder import RunFolder, new_run_folder
-from tests.common.sealed.keys import paillier_key
+from tests.common.sealed.keys import residue_key
 from tests.support.small_study import TEN_NUMBERS, make_site, make_study, sixty_patients
 
 USER, PEERS = "alice", ("bob", "carol", "dave", "erin", "frank")
@@ -132,7 +132,7 @@ def run_over(line: Line, store: Store) -> StudyOutcome:
         channel=line,
         presence=Presence(line.study, line, ignore, longest_wait_seconds=60.0),
         store=store,
-        sealing_keys=CoordinatorKeys(paillier_key, lambda: enrolled(line.known)),
+        sealing_keys=CoordinatorKeys(residue_key, lambda: enrolled(line.known)),
         run="run",
     )
     return run_study(ctx)

@@ -5,7 +5,6 @@ before it had, so that a coordinator that was killed and repeats a request gets 
 """
 
 import secrets
-import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -21,14 +20,9 @@ from erosion_common.sealed import distance, phases, roster
 from erosion_common.sealed.audit import Disclosure
 from erosion_common.sealed.keys import digest, new_pair
 from erosion_common.sealed.masks import BUCKETS, Words, fits_range, hides_others, norm_of
-from erosion_common.sealed.paillier import (
-    PaillierKey,
-    Whole,
-    problem_with_modulus,
-    release_lock,
-)
 from erosion_common.sealed.phases import Hello, Receipt, Roster, RoundContext, SumRules, View
 from erosion_common.sealed.pinned_keys import problem_with_owners
+from erosion_common.sealed.power_residues import Whole, problem_with_key
 from erosion_common.sealed.roster import masked_words, seed_hash, words_hash
 from erosion_common.sealed.shares import (
     KEY,
@@ -50,33 +44,6 @@ class SealedIdentity:
     name: str
     node_key: PrivateKey
     peer_keys: Mapping[str, PublicKey] = field(default_factory=dict)
-
-
-class NoiseAhead:
-    """Noise for one key at a time; each noise is given out once."""
-
-    def __init__(self) -> None:
-        """Nothing is made until `prepare` or `take`."""
-        self._thread: threading.Thread | None = None
-        self._made: tuple[PaillierKey, Whole] | None = None
-
-    def prepare(self, key: PaillierKey) -> None:
-        """Compute one noise in the background."""
-        if self._thread is None and self._made is None:
-            self._thread = threading.Thread(target=self._make, args=(key,), daemon=True)
-            self._thread.start()
-
-    def take(self, key: PaillierKey) -> Whole:
-        """Return one noise under the key, computed now where none is ready."""
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
-        made, self._made = self._made, None
-        return made[1] if made is not None and made[0] == key else key.noise()
-
-    def _make(self, key: PaillierKey) -> None:
-        release_lock()
-        self._made = key, key.noise()
 
 
 Values = NDArray[np.float32]
@@ -106,7 +73,6 @@ class Measured:
     seed: bytes  # b_i, of the self mask
     own_shares: Shares
     dealt: Mapping[str, tuple[bytes, bytes]]  # commitments to everybody's shares
-    paillier: PaillierKey  # the user's coordinator's
     answer: Whole  # the sealed distance that was sent
     envelopes: Mapping[str, bytes]  # that was sent with it
 
@@ -160,7 +126,6 @@ class SealedSite:
         """`sums` outlive the program."""
         self._identity, self._sums, self._rules = identity, sums, rules
         self._phase: Phase = None
-        self._noise = NoiseAhead()
 
     @property
     def phase(self) -> Phase:
@@ -215,7 +180,7 @@ class SealedSite:
         """Phase 2: the sealed distance, and for each other site an envelope with its shares."""
         greeted = self._past(Greeted)
         self._check_roster(greeted, everyone)
-        problem = problem_with_modulus(
+        problem = problem_with_key(
             question.key, modulus_proof, greeted.context.run_hash
         ) or distance.problem_with_question(question, min(len(greeted.update), BUCKETS))
         if problem:
@@ -241,7 +206,7 @@ class SealedSite:
         values = distance.own_values(question, measured, roster.sketch_seed(hash_))
         if not distance.is_fine(values):
             raise Refusal("The update of this site is nearly nothing compared with the user's.")
-        answer = distance.answer(question, values, self._noise.take(question.key))
+        answer = distance.answer(question, values)
         seed, places = secrets.token_bytes(SECRET_BYTES), roster.places(everyone)
         needed = threshold(len(places))
         of_seed = split_secret(seed, needed, list(places.values()))
@@ -261,9 +226,8 @@ class SealedSite:
             )
             for n, held in shares.items()
         }
-        key, own = question.key, shares[name]
         self._phase = Measured(
-            greeted, everyone, hash_, asked, seed, own, dealt, key, answer, envelopes
+            greeted, everyone, hash_, asked, seed, shares[name], dealt, answer, envelopes
         )
         return answer, envelopes
 
@@ -357,7 +321,6 @@ class SealedSite:
             },
         )
         self._phase = Unmasked(replace(phase, shares={}), tuple(names), released)
-        self._noise.prepare(measured.paillier)  # for the next round
         return released
 
     def _released_again(

@@ -21,9 +21,9 @@ from erosion_common.sealed import phases
 from erosion_common.sealed.audit import Disclosure
 from erosion_common.sealed.distance import Question
 from erosion_common.sealed.keys import digest
-from erosion_common.sealed.paillier import PaillierKey, from_bytes, from_rows, to_rows
 from erosion_common.sealed.phases import Hello, RoundContext, SumRules, View
 from erosion_common.sealed.pinned_keys import read_pinned_keys
+from erosion_common.sealed.power_residues import ResidueKey, from_bytes, from_rows, to_rows
 from erosion_common.sealed.roster import received_hash
 from erosion_common.settings.base import Settings, first_mistake
 from erosion_common.support.files import make_private_folder
@@ -92,17 +92,17 @@ class SealedSteps:
                 f"The roster has {', '.join(sorted(strangers))}; only the study's hospitals without"
                 " its user can be in a sum."
             )
-        key = PaillierKey(from_bytes(asked.modulus))
+        key = ResidueKey(from_bytes(asked.modulus), from_bytes(asked.base))
         num_bytes = key.modulus_bytes
         question = Question(
-            key, from_rows(_rows(request, phases.SEALED_OWN, 2 * num_bytes)), asked.scale
+            key, from_rows(_rows(request, phases.SEALED_OWN, num_bytes)), asked.scale
         )
         proof = from_rows(_rows(request, phases.MODULUS_PROOF, num_bytes))
         sealed, envelopes = self._rounds.distance(asked.roster, question, proof)
         said = phases.DistanceSaid(
             envelopes=envelopes, dealt=dict(self._rounds.dealt), lengths=self._rounds.lengths
         )
-        answer = {phases.SEALED_DISTANCE: to_rows([sealed], 2 * num_bytes)[0]}
+        answer = {phases.SEALED_DISTANCE: to_rows([sealed], num_bytes)[0]}
         return LocalAnswer(answer, said.model_dump(mode="json"))
 
     def _masked(self, request: TrainRequest) -> LocalAnswer:

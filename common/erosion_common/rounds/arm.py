@@ -25,7 +25,7 @@ from erosion_common.rounds.presence import BackOff
 from erosion_common.rounds.records import Absence, Answer, Rejection, RoundRecord, RunState
 from erosion_common.rounds.round import first_state, undone
 from erosion_common.rounds.screening import ITSELF, NOT_FINITE
-from erosion_common.sealed.paillier import CoordinatorKeys
+from erosion_common.sealed.power_residues import CoordinatorKeys
 from erosion_common.sealed.records import SumRecords
 from erosion_common.sealed.round import SealedTerms
 from erosion_common.sealed.rounds import seal

@@ -14,7 +14,7 @@ from erosion_common.rounds.events import Emit, ignore
 from erosion_common.rounds.presence import Presence
 from erosion_common.rounds.records import RoundRecord, RunState
 from erosion_common.rounds.selection import Curves, SelectedSettings
-from erosion_common.sealed.paillier import CoordinatorKeys
+from erosion_common.sealed.power_residues import CoordinatorKeys
 from erosion_common.sealed.records import SumRecords
 from erosion_common.study.study import Study
 

@@ -25,8 +25,8 @@ from erosion_common.sealed.masks import (
     norm_of,
     scale_for,
 )
-from erosion_common.sealed.paillier import PaillierPrivateKey
 from erosion_common.sealed.phases import Lengths, Roster, RoundContext, View
+from erosion_common.sealed.power_residues import ResiduePrivateKey
 from erosion_common.sealed.roster import (
     pair_mask,
     places,
@@ -106,7 +106,7 @@ class Attempt:
         """The attempt, and everybody in it."""
         return roster_hash(self.context, self.roster)
 
-    def asker(self, key: PaillierPrivateKey) -> Asker:
+    def asker(self, key: ResiduePrivateKey) -> Asker:
         """Return the user's side of the distances."""
         own = self.measure.scaled(self.own)
         return Asker.of(key, own, self.measured_norm, sketch_seed(self.hash))

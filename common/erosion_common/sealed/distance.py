@@ -1,12 +1,11 @@
-"""A distance between two updates that neither side shows: |S (g_i - g_0)| / |g_0| under Paillier.
+"""A distance between two updates that neither side shows: |S (g_i - g_0)| / |g_0|, sealed.
 
-The user sends Enc(u_j) of u = rint(s S g_0); the site answers with
-Enc(|v|^2 - 2 <u, v> + R 2^64) of its vector v, R random: all but the lowest 64 bits are hidden.
+The user sends Enc(u_j) of u = rint(s S g_0); the site answers with Enc(2 |v|^2 - 4 <u, v>) of its
+vector v. Numbers are modulo 2^64, and this one is even: 63 bits of an update, and no more.
 """
 
 import math
-import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,9 +13,10 @@ from numpy.typing import NDArray
 
 from erosion_common.sealed.keys import digest
 from erosion_common.sealed.masks import sketch
-from erosion_common.sealed.paillier import (
-    PaillierKey,
-    PaillierPrivateKey,
+from erosion_common.sealed.power_residues import (
+    MESSAGE_BITS,
+    ResidueKey,
+    ResiduePrivateKey,
     Whole,
     product_of_powers,
     to_bytes,
@@ -24,7 +24,6 @@ from erosion_common.sealed.paillier import (
 
 OWN_BITS, MOST_BITS = 22, 30  # |u| <= 2^22 < |v| <= 2^30, so |v - u|^2 < 2^61
 FEWEST_BITS = 14  # of |v|: a 256th of the user's
-_LOW = 64  # bits of an answer that are read
 
 Values = NDArray[np.float32]
 Integers = NDArray[np.int64]  # (k,)
@@ -34,39 +33,38 @@ Integers = NDArray[np.int64]  # (k,)
 class Question:
     """What a site needs to answer: nothing in it can be read without the user's primes."""
 
-    key: PaillierKey
+    key: ResidueKey
     sealed_own: Sequence[Whole]  # Enc(u_j): min(dim, k) of them
     scale: float  # s, a power of 2
 
     def hash(self, roster_hash: bytes) -> bytes:
         """Return the hash of phase 2. It is in the masks, so all must be asked alike."""
         num_bytes = self.key.modulus_bytes
-        sealed = [to_bytes(value, 2 * num_bytes) for value in self.sealed_own]
-        modulus = to_bytes(self.key.n, num_bytes)
-        return digest("asked", roster_hash, modulus, float(self.scale), *sealed)
+        numbers = (self.key.n, self.key.y, *self.sealed_own)
+        parts = [to_bytes(number, num_bytes) for number in numbers]
+        return digest("asked", roster_hash, float(self.scale), *parts)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Asker:
     """The user's side of one round."""
 
-    key: PaillierPrivateKey
+    key: ResiduePrivateKey
     own: NDArray[np.int64]  # u
     own_norm: float  # |g_0|
     scale: float  # s
 
     @classmethod
-    def of(cls, key: PaillierPrivateKey, update: Values, own_norm: float, seed: bytes) -> "Asker":
+    def of(cls, key: ResiduePrivateKey, update: Values, own_norm: float, seed: bytes) -> "Asker":
         """Return it for the user's update with a norm above 0; the seed is the sketch's."""
         scale = 2.0 ** (OWN_BITS - math.ceil(math.log2(own_norm)))
         own = np.rint(scale * sketch(update, seed)).astype(np.int64)
         return cls(key, own, own_norm, scale)
 
-    def question(self, noise: Callable[[], Whole]) -> Question:
-        """Return the question. `noise` gives a fresh r^n mod n^2 at each call, made ahead."""
-        public = self.key.public
-        sealed = [public.encrypt(value, noise()) for value in self.own.tolist()]
-        return Question(public, sealed, self.scale)
+    def question(self) -> Question:
+        """Return the question, each time sealed afresh."""
+        sealed = [self.key.seal(value) for value in self.own.tolist()]
+        return Question(self.key.public, sealed, self.scale)
 
     @property
     def farthest(self) -> float:
@@ -75,14 +73,14 @@ class Asker:
 
     def distance(self, answer: Whole) -> float:
         """Return d_i of a site's answer."""
-        low = self.key.decrypt(answer) % (1 << _LOW)
-        signed = low - (1 << _LOW) if low >> (_LOW - 1) else low
-        squared = max(0, signed + sum(value * value for value in self.own.tolist()))
+        twice = self.key.open(answer)
+        signed = twice - (1 << MESSAGE_BITS) if twice >> (MESSAGE_BITS - 1) else twice
+        squared = max(0, signed // 2 + sum(value * value for value in self.own.tolist()))
         return math.sqrt(squared) / self.scale / self.own_norm
 
 
 def problem_with_question(question: Question, num_values: int) -> str | None:
-    """Return why a site must not answer, or None; the modulus has a separate proof."""
+    """Return why a site must not answer, or None; the key has a separate proof."""
     n, sealed = question.key.n, question.sealed_own
     if len(sealed) != num_values:
         return f"{len(sealed)} sealed values, expected {num_values}"
@@ -90,7 +88,7 @@ def problem_with_question(question: Question, num_values: int) -> str | None:
         return f"a scale of {question.scale}"
     product: Whole = 1
     for value in sealed:
-        if not 0 < value < n**2:
+        if not 0 < value < n:
             return "a sealed value out of range"
         product = product * value % n
     if math.gcd(int(product), int(n)) != 1:
@@ -112,17 +110,15 @@ def own_values(question: Question, update: Values, seed: bytes) -> Integers:
 def is_fine(values: Integers) -> bool:
     """Return whether v has more digits than a crafted question could read one by one.
 
-    The 64 bits of an answer are any linear function of v. Of values with few digits they would be
+    The 63 bits of an answer are any linear function of v. Of values with few digits they would be
     many values; an honest question's are that few where a site's update is nearly nothing.
     """
     return float(np.linalg.norm(values)) >= 2.0**FEWEST_BITS
 
 
-def answer(question: Question, values: Integers, noise: Whole) -> Whole:
-    """Return Enc(|v|^2 - 2 <u, v> + R 2^64). `noise` is a fresh one of the question's key."""
-    n, n2 = question.key.n, question.key.n**2
-    inner = product_of_powers(question.sealed_own, (-2 * values).tolist(), n2)
-    # R as large as n leaves room for: also of a crafted question no more is to be read.
-    hiding = 1 + secrets.randbelow(int(n >> _LOW) - 2)
+def answer(question: Question, values: Integers) -> Whole:
+    """Return Enc(2 |v|^2 - 4 <u, v>): a square, so also of a crafted question 63 bits are read."""
+    n = question.key.n
+    inner = product_of_powers(question.sealed_own, (-2 * values).tolist(), n)
     square = sum(value * value for value in values.tolist())
-    return inner * question.key.encrypt(square + (hiding << _LOW), noise) % n2
+    return inner * inner * question.key.seal(2 * square) % n

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-PROTOCOL = "erosion sealed rounds 2"
+PROTOCOL = "erosion sealed rounds 3"
 Part = bytes | memoryview | str | int | float  # a memoryview of bytes: long values, not copied
 
 

@@ -25,9 +25,9 @@ ATTEMPT_BYTES = 16
 MOST_KNOWN = 1 << 16  # hospitals that a site's rules name
 
 # Arrays, by their names in a message
-SEALED_OWN = "sealed_own"  # (num_values, 2 |n|) uint8, Enc(u_j)
-MODULUS_PROOF = "modulus_proof"  # (11, |n|) uint8
-SEALED_DISTANCE = "sealed_distance"  # (2 |n|,) uint8
+SEALED_OWN = "sealed_own"  # (num_values, |n|) uint8, Enc(u_j)
+MODULUS_PROOF = "modulus_proof"  # (128, |n|) uint8
+SEALED_DISTANCE = "sealed_distance"  # (|n|,) uint8
 WORDS = "words"  # (dim,) uint32
 
 
@@ -244,6 +244,7 @@ class DistanceAsked(Settings):
 
     roster: dict[Name, Hello]
     modulus: Hexadecimal = Field(max_length=1024)
+    base: Hexadecimal = Field(max_length=1024)  # y
     scale: ExactFloat
 
 

@@ -18,8 +18,8 @@ from erosion_common.formats.json_file import without_checksum, write_json
 from erosion_common.formats.tensor_file import metadata, read_with_header
 from erosion_common.sealed import phases
 from erosion_common.sealed.masks import BUCKETS
-from erosion_common.sealed.paillier import MOST_BITS
 from erosion_common.sealed.phases import Hello, Lengths, Receipt, RoundContext, View
+from erosion_common.sealed.power_residues import MOST_BITS
 from erosion_common.settings.base import Settings
 from erosion_common.support.files import MOST_KEPT_BYTES, read_named, write_atomically
 
@@ -66,9 +66,9 @@ class PendingRound(Settings):
     round: int
     attempt: phases.AttemptId
     roster: dict[str, Hello]
-    primes: tuple[phases.Hexadecimal, phases.Hexadecimal]  # of the user's Paillier key
-    # The question, one value after the other: as many as a sketch, twice as long as a modulus.
-    sealed_own: phases.Hexadecimal = Field(max_length=BUCKETS * 2 * MOST_BITS // 8)
+    primes: tuple[phases.Hexadecimal, phases.Hexadecimal]  # of the user's key for distances
+    # The question, one value after the other: as many as a sketch, as long as a modulus.
+    sealed_own: phases.Hexadecimal = Field(max_length=BUCKETS * MOST_BITS // 8)
     distances: dict[str, phases.ExactFloat] = Field(default_factory=dict)
     weights: dict[str, phases.ExactFloat] | None = None  # None: phase 3 was not begun
     delivered: tuple[str, ...] | None = None  # None: phase 4 was not begun

@@ -1,5 +1,6 @@
 """One sealed round at the coordinator, phase by phase."""
 
+import math
 import secrets
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,8 +29,9 @@ from erosion_common.sealed import phases
 from erosion_common.sealed.cohort import SealedCohort, SealedSum
 from erosion_common.sealed.coordinator import Attempt, SumCheck
 from erosion_common.sealed.distance import Question
-from erosion_common.sealed.masks import BUCKETS, Words, norm_of
-from erosion_common.sealed.paillier import (
+from erosion_common.sealed.masks import Words, norm_of
+from erosion_common.sealed.phases import Lengths, Receipt, Roster, RoundContext, SumRules, View
+from erosion_common.sealed.power_residues import (
     CoordinatorKeys,
     Whole,
     from_bytes,
@@ -37,7 +39,6 @@ from erosion_common.sealed.paillier import (
     to_bytes,
     to_rows,
 )
-from erosion_common.sealed.phases import Lengths, Receipt, Roster, RoundContext, SumRules, View
 from erosion_common.sealed.records import Evidence, PendingRound, SumRecords
 from erosion_common.sealed.roster import is_receipt, is_signed, received_hash, usable, words_hash
 from erosion_common.sealed.shares import CannotUnmask
@@ -95,7 +96,6 @@ class SealedRound:
         self._earlier = earlier if earlier is not None and earlier.round == begun.round else None
         if self._earlier is not None:
             keys.resume(*map(from_bytes, self._earlier.primes))
-        keys.pool.prepare(min(len(begun.parameters), BUCKETS))
 
     def train(self, to_all: Payload, to_user: Mapping[HospitalName, Payload]) -> _Phase:
         """Run phase 1: everybody trains. Raises Skipped."""
@@ -148,11 +148,11 @@ class SealedRound:
 
     def measure(self) -> _Phase:
         """Run phase 2: how far each is from the user. Raises Skipped."""
-        attempt, key, pool = self.attempt, self._keys.key, self._keys.pool
+        attempt, key = self.attempt, self._keys.key
         self._asker, num_bytes = attempt.asker(key), key.public.modulus_bytes
         if self._earlier is None:
-            question = self._asker.question(pool.take)
-            rows = to_rows(question.sealed_own, 2 * num_bytes)
+            question = self._asker.question()
+            rows = to_rows(question.sealed_own, num_bytes)
             self._pending = PendingRound(
                 round=self._begun.round,
                 attempt=attempt.context.attempt,
@@ -165,14 +165,14 @@ class SealedRound:
         else:
             self._pending = self._earlier
             kept = bytearray(self._earlier.sealed_own)
-            rows = torch.frombuffer(kept, dtype=torch.uint8).reshape(-1, 2 * num_bytes)
+            rows = torch.frombuffer(kept, dtype=torch.uint8).reshape(-1, num_bytes)
             question = Question(key.public, from_rows(rows), self._asker.scale)
-        pool.prepare(len(question.sealed_own))  # for the next round, from now on
         self._asked = question.hash(attempt.hash)
         proof = to_rows(self._keys.proof(attempt.context.run_hash), num_bytes)
         asked = phases.DistanceAsked(
             roster=self._pending.roster,
             modulus=to_bytes(key.public.n, num_bytes),
+            base=to_bytes(key.public.y, num_bytes),
             scale=question.scale,
         )
         answered = yield Ask(
@@ -182,7 +182,7 @@ class SealedRound:
                 asked.model_dump(mode="json"),
             ),
             expects=ExpectedReply(
-                tensors={phases.SEALED_DISTANCE: TensorSpec((2 * num_bytes,), torch.uint8)},
+                tensors={phases.SEALED_DISTANCE: TensorSpec((num_bytes,), torch.uint8)},
                 values=phases.DistanceSaid,
             ),
             hospitals=sorted(self.peers),
@@ -211,7 +211,7 @@ class SealedRound:
         self, replies: Mapping[HospitalName, SiteAnswer]
     ) -> dict[HospitalName, tuple[Whole, phases.DistanceSaid]]:
         """Return the sealed distances with the values sent along; other answers are rejected."""
-        everyone, found = self.attempt.roster.keys(), {}
+        everyone, n, found = self.attempt.roster.keys(), int(self._keys.key.public.n), {}
         for name, reply in replies.items():
             (sealed,) = from_rows(reply.tensors[phases.SEALED_DISTANCE].reshape(1, -1))
             said: phases.DistanceSaid = reply.values
@@ -219,7 +219,7 @@ class SealedRound:
                 self._reject(name, "it shares its secrets out to others than those of the round")
             elif self.attempt.measure.needs_lengths and said.lengths is None:
                 self._reject(name, "no lengths of its update, which the method needs")
-            elif not 0 < sealed < self._keys.key.public.n**2:
+            elif math.gcd(int(sealed), n) != 1:
                 self._reject(name, "a sealed distance that is none")
             else:
                 found[name] = sealed, said

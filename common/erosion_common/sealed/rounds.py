@@ -24,9 +24,7 @@ from erosion_common.algorithms.base import (
 )
 from erosion_common.sealed.cohort import LoneCohort, NoSuchSum, SealedSum, SumWanted
 from erosion_common.sealed.coordinator import SumCheck
-from erosion_common.sealed.paillier import (
-    CoordinatorKeys,
-)
+from erosion_common.sealed.power_residues import CoordinatorKeys
 from erosion_common.sealed.records import SumRecords
 from erosion_common.sealed.round import MOST_FAILURES, RULES, SealedRound, SealedTerms, Skipped
 

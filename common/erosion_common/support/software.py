@@ -3,6 +3,7 @@
 import importlib
 import re
 from contextlib import suppress
+from functools import cache
 from importlib import metadata
 from shlex import quote
 from typing import TypeVar
@@ -13,6 +14,7 @@ OF_AN_EXTRA = re.compile(r"""(.+?)\s*;\s*extra == ["']([\w-]+)["']""")
 DISTRIBUTIONS = ("erosion-common", "erosion-client", "erosion-server", "erosion-fl")
 
 
+@cache
 def software_version() -> str:
     """Return the installed version; "unknown" for a mere folder."""
     return _version("erosion-common") or "unknown"

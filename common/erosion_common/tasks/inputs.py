@@ -110,6 +110,8 @@ class TabularTask(Task):
         return (sum(self.width(feature) for feature in self.features) + self._num_products(),)
 
     def _num_products(self) -> int:
+        if not self.interactions:
+            return 0
         counts = {f.name: len(getattr(f, "categories", (0, 0))) - 1 for f in self.features}
         return sum(counts[left] * counts[right] for left, right in self.interactions)
 

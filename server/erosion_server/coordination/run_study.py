@@ -25,7 +25,7 @@ from erosion_common.rounds.bounds import check_sizes
 from erosion_common.rounds.context import RunContext, Updates
 from erosion_common.rounds.presence import HospitalsAwayError, Presence, UserDeclinedError
 from erosion_common.rounds.study import check_start
-from erosion_common.sealed.paillier import CoordinatorKeys
+from erosion_common.sealed.power_residues import CoordinatorKeys
 from erosion_common.study.study import Study
 from erosion_common.support.logs import about
 from erosion_common.support.process import keep_freed_memory, memory_bytes, return_freed_memory

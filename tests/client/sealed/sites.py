@@ -12,11 +12,11 @@ from erosion_client.sealed.sealed_site import MaskedUpdate, SealedIdentity, Seal
 from erosion_common.algorithms.base import WHOLE, SealedMeasure
 from erosion_common.sealed.coordinator import Attempt, SumCheck
 from erosion_common.sealed.masks import norm_of
-from erosion_common.sealed.paillier import prove
 from erosion_common.sealed.phases import Lengths, RoundContext, SumRules
+from erosion_common.sealed.power_residues import prove
 from erosion_common.sealed.shares import Dealt
 from erosion_common.support.keys import PrivateKey, new_private_key
-from tests.common.sealed.keys import noise, paillier_key
+from tests.common.sealed.keys import residue_key
 from tests.common.sealed.vectors import f32
 
 Values = NDArray[np.float32]
@@ -70,9 +70,9 @@ class Script:
         roster = {n: self.sites[n].hello(self.context, self.updates[n], measure) for n in names}
         norms = norm_of(self.own), norm_of(measure.scaled(self.own))
         self.attempt = Attempt(self.context, roster, self.own, norms[0], measure, norms[1])
-        key = paillier_key()
+        key = residue_key()
         self.asker = self.attempt.asker(key)
-        self.question = self.asker.question(noise)
+        self.question = self.asker.question()
         self.proof = prove(key, self.context.run_hash)
         self.asked = self.question.hash(self.attempt.hash)
         self.envelopes: dict[str, dict[str, bytes]] = {}

@@ -15,8 +15,8 @@ from erosion_common.errors import Refusal
 from erosion_common.sealed.distance import Question
 from erosion_common.sealed.keys import agree, new_pair
 from erosion_common.sealed.masks import apply_masks, encoded
-from erosion_common.sealed.paillier import prove
 from erosion_common.sealed.phases import Hello, SumRules, View
+from erosion_common.sealed.power_residues import prove
 from erosion_common.sealed.roster import pair_mask, sign_hello, usable
 from erosion_common.sealed.shares import CannotUnmask, threshold
 from tests.client.sealed.sites import (
@@ -31,7 +31,7 @@ from tests.client.sealed.sites import (
     node_keys,
     sites,
 )
-from tests.common.sealed.keys import noise, paillier_key
+from tests.common.sealed.keys import residue_key
 from tests.common.sealed.vectors import f32
 from tests.support.said import raises
 
@@ -678,33 +678,31 @@ def test_the_sum_is_as_true_as_float32(dim: int, tolerance: float) -> None:
 
 
 def test_a_crafted_question_reads_two_of_eight_values_and_there_is_no_second_one() -> None:
-    """A weakness that the threat model names: an answer is 64 bits of a function that is chosen.
+    """A weakness that the threat model names: an answer is 63 bits of a function that is chosen.
 
-    Here |v|^2, and two values of 15 bits above it. The update is 2^14 whole numbers long, which is
-    as few digits as a site gives a distance of.
+    Here 2 |v|^2, and two values of 15 bits above it. The update is 2^14 whole numbers long, the
+    fewest digits that a site gives a distance of.
     """
-    at, key = sites(4), paillier_key()
+    at, key = sites(4), residue_key()
     updates = dict.fromkeys(NAMES[:4], f32([0.3, -0.1, 0.25, 0.02, -0.4, 0.15, 0.05, -0.2]))
     scale = 2.0**14 / float(np.linalg.norm(updates["s0"])) * 1.01
-    half = int(pow(2, -1, key.public.n))
     context = attempt(1)
     proof = prove(key, context.run_hash)
     roster = {n: at[n].hello(context, update) for n, update in updates.items()}
 
     def asked(factors: dict[int, int]) -> int:
-        crafted = [-half * factors.get(place, 0) for place in range(8)]
-        sealed = [key.public.encrypt(value, noise()) for value in crafted]
+        sealed = [key.seal(-factors.get(place, 0)) for place in range(8)]
         answer, _ = at["s0"].distance(roster, Question(key.public, sealed, scale), proof)
-        return key.decrypt(answer) % 2**64
+        return key.open(answer)
 
-    packed, read = asked({0: 2**30, 1: 2**46}) >> 30, []
+    packed, read = asked({0: 2**28, 1: 2**44}) >> 30, []
     for _ in range(2):
         digit = (packed + 2**15) % 2**16 - 2**15
         read.append(digit / scale)
         packed = (packed - digit) // 2**16
     assert np.abs(np.array(read) - updates["s0"][:2]).max() < 1e-4
     with raises(Refusal, "distance", "already"):
-        asked({2: 2**30, 3: 2**46})
+        asked({2: 2**28, 3: 2**44})
     roster = {n: at[n].hello(attempt(2), update) for n, update in updates.items()}
     with raises(Refusal, "distance", "already"):
-        asked({2: 2**30, 3: 2**46})
+        asked({2: 2**28, 3: 2**44})

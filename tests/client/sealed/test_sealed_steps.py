@@ -17,12 +17,12 @@ from erosion_common.errors import Refusal, SiteError
 from erosion_common.protocol.messages import Scaling, StepResult, TrainRequest, TrainResult
 from erosion_common.sealed import phases
 from erosion_common.sealed.keys import new_pair
-from erosion_common.sealed.paillier import prove, to_rows
 from erosion_common.sealed.phases import RoundContext
 from erosion_common.sealed.pinned_keys import as_text
+from erosion_common.sealed.power_residues import prove, to_rows
 from erosion_common.sealed.roster import sign_hello
 from erosion_common.support.keys import PrivateKey, new_private_key, private_pem
-from tests.common.sealed.keys import noise, paillier_key
+from tests.common.sealed.keys import residue_key
 from tests.support.said import raises
 from tests.support.sealed_study import ARM, hospitals, sealed_study
 from tests.support.small_study import counts, make_site, sixty_patients
@@ -65,18 +65,19 @@ def with_roster(*names: str) -> dict[str, Any]:
     hello = {"mask": "00" * 32, "seal": "11" * 32, "signature": "22" * 70}
     return {
         "roster": dict.fromkeys(names, hello),
-        "modulus": int(paillier_key().public.n).to_bytes(256).hex(),
+        "modulus": int(residue_key().public.n).to_bytes(256).hex(),
+        "base": int(residue_key().public.y).to_bytes(256).hex(),
         "scale": float(1).hex(),
     }
 
 
 def question(**changes: Any) -> TrainRequest:
-    key = paillier_key()
-    sealed = [key.public.encrypt(value, noise()) for value in range(22)]
+    key = residue_key()
+    sealed = [key.seal(value) for value in range(22)]
     options: dict[str, Any] = {
         "values": with_roster("bob", "carol", "dave"),
         "enclosed": {
-            phases.SEALED_OWN: to_rows(sealed, 512),
+            phases.SEALED_OWN: to_rows(sealed, 256),
             phases.MODULUS_PROOF: to_rows(prove(key, RUN), 256),
         },
     }
@@ -93,7 +94,7 @@ def question(**changes: Any) -> TrainRequest:
         (request(phases.UNMASK, values={"delivered": {}}), "not due at this site"),
         (question(values={}), "roster is wrong"),
         (question(enclosed={}), "brings no 'sealed_own'"),
-        (question(enclosed={phases.SEALED_OWN: torch.zeros(22, 512)}), "brings no 'sealed_own'"),
+        (question(enclosed={phases.SEALED_OWN: torch.zeros(22, 256)}), "brings no 'sealed_own'"),
         (question(), "other keys for this site"),
         (question(study=sealed_study(user="erin")), "another sealed round"),
         (question(run="other"), "another sealed round"),

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chi2
 
-from erosion_common.sealed import paillier
+from erosion_common.sealed import power_residues
 from erosion_common.sealed.coordinator import SKETCH_SLACK, check_sum
 from erosion_common.sealed.distance import (
     Asker,
@@ -39,12 +39,15 @@ from erosion_common.sealed.masks import (
     scale_for,
     sketch,
 )
-from erosion_common.sealed.paillier import (
-    PaillierKey,
-    problem_with_modulus,
+from erosion_common.sealed.phases import SumRules
+from erosion_common.sealed.power_residues import (
+    NUM_ROOTS,
+    ResidueKey,
+    ResiduePrivateKey,
+    problem_with_key,
+    product_of_powers,
     prove,
 )
-from erosion_common.sealed.phases import SumRules
 from erosion_common.sealed.shares import (
     PairChannel,
     Shares,
@@ -52,7 +55,7 @@ from erosion_common.sealed.shares import (
     split_secret,
     threshold,
 )
-from tests.common.sealed.keys import noise, paillier_key
+from tests.common.sealed.keys import residue_key
 from tests.common.sealed.vectors import f32, u32
 from tests.support.refusals import refused
 
@@ -60,16 +63,16 @@ SEED = bytes(32)
 
 
 def ask(own: list[float], other: list[float]) -> float:
-    key = paillier_key()
+    key = residue_key()
     mine, theirs = f32(own), f32(other)
     asker = Asker.of(key, mine, float(np.linalg.norm(mine.astype(float))), SEED)
-    question = asker.question(noise)
-    return asker.distance(answer(question, own_values(question, theirs, SEED), noise()))
+    question = asker.question()
+    return asker.distance(answer(question, own_values(question, theirs, SEED)))
 
 
 def test_the_distances_by_hand() -> None:
     """|g_0| = 5, so s = 2^(22 - 3) and u = 2^19 (3, 4)."""
-    asker = Asker.of(paillier_key(), f32([3, 4]), 5.0, SEED)
+    asker = Asker.of(residue_key(), f32([3, 4]), 5.0, SEED)
     assert asker.scale == 2.0**19
     assert asker.own.tolist() == [1572864, 2097152]
     for other, distance in (([8, 4], 1), ([3, 9], 1), ([-3, -4], 2), ([3, 4], 0)):
@@ -89,36 +92,51 @@ def test_a_distance_is_the_one_in_the_clear(pairs: list[tuple[float, float]]) ->
 
 def test_no_update_that_is_too_far_passes_for_a_nearer_one() -> None:
     """Farthest is 255 * 2^22 / (2^19 * 5) = 408."""
-    assert Asker.of(paillier_key(), f32([3, 4]), 5.0, SEED).farthest == 408.0
+    assert Asker.of(residue_key(), f32([3, 4]), 5.0, SEED).farthest == 408.0
     assert ask([3, 4], [3000, 4000]) >= 408.0
     assert ask([3, 4], [-3000, -4000]) >= 408.0
     assert ask([3, 4], [1200, 1600]) == pytest.approx(399.0)
 
 
-def test_a_crafted_question_gets_64_bits() -> None:
-    """u = (2^300, 2^600): the answer is |v|^2 modulo 2^64, and random above."""
-    key = paillier_key()
-    public, v = key.public, f32([1234567, -7654321])
-    sealed = [public.encrypt(2**300, noise()), public.encrypt(2**600, noise())]
-    question = Question(public, sealed, 1.0)
+def test_a_crafted_question_gets_63_bits() -> None:
+    """u = (2^40, 2^62) reads 2 |v|^2 - 2^42 v_0 modulo 2^64: always even, and sealed afresh."""
+    key, v = residue_key(), f32([1234567, -7654321])
+    question = Question(key.public, [key.seal(2**40), key.public.seal(2**62)], 1.0)
     values = own_values(question, v, SEED)
-    seen = [key.decrypt(answer(question, values, public.noise())) for _ in range(2)]
-    square = int(np.dot(v.astype(int), v.astype(int)))
-    assert {value % 2**64 for value in seen} == {square % 2**64}
-    assert seen[0] != seen[1]
-    assert min(value >> 64 for value in seen).bit_length() > 1900
+    sent = [answer(question, values) for _ in range(2)]
+    square = 1234567**2 + 7654321**2
+    assert [key.open(each) for each in sent] == [(2 * square - 2**42 * 1234567) % 2**64] * 2
+    assert sent[0] != sent[1]
+
+
+@given(
+    st.lists(st.tuples(st.integers(-(2**33), 2**33), st.integers(-(2**31), 2**31)), min_size=1),
+    st.integers(2, 2**64),
+)
+def test_an_answer_shows_nothing_of_sealed_values_that_are_no_numbers(
+    drawn: list[tuple[int, int]], odd: int
+) -> None:
+    """Whatever else is in a crafted value is a 2^64-th power, or goes with a square's sign."""
+    key = residue_key()
+    n = key.public.n
+    crafted = [pow(odd, 2**64, n) * key.seal(number) % n for number, _ in drawn]
+    crafted[0] = n - crafted[0]  # not a square modulo q
+    values = np.array([value for _, value in drawn], np.int64)
+    sent = answer(Question(key.public, crafted, 1.0), values)
+    expected = 2 * sum(int(v) ** 2 for v in values) - 4 * sum(u * v for u, v in drawn)
+    # -1 is y^(2^63 t) modulo p, so four times it is 0 modulo 2^64.
+    assert key.open(sent) == expected % 2**64
+    assert pow(sent, key.q // 2, key.q) == 1
 
 
 def test_values_with_few_digits_would_be_read_one_by_one() -> None:
-    """With u = -(1, 2^6, 2^12, ...) / 2 and |v| small, ten values are read in one answer."""
-    key = paillier_key()
-    public, update = key.public, f32([1.0, -0.7, 0.5, 0.3, -0.9, 0.2, 0.1, -0.4, 0.8, -0.6])
-    half = -pow(2, -1, public.n)
-    sealed = [public.encrypt(int(half * 2 ** (6 * j)), noise()) for j in range(10)]
-    question = Question(public, sealed, 20.0)
+    """With u = -(1, 2^6, 2^12, ...) and |v| small, ten values are read in one answer."""
+    key = residue_key()
+    update = f32([1.0, -0.7, 0.5, 0.3, -0.9, 0.2, 0.1, -0.4, 0.8, -0.6])
+    sealed = [key.seal(-(2 ** (6 * j))) for j in range(10)]
+    question = Question(key.public, sealed, 20.0)
     values = own_values(question, update, SEED)
-    low = key.decrypt(answer(question, values, noise())) % 2**64
-    packed = low - int(values @ values)  # which is guessed, being small
+    packed = (key.open(answer(question, values)) - 2 * int(values @ values)) // 4  # it is guessed
     read = []
     for _ in range(10):
         digit = (packed + 32) % 64 - 32
@@ -129,30 +147,63 @@ def test_values_with_few_digits_would_be_read_one_by_one() -> None:
 
 
 def test_an_honest_question_is_about_values_with_many_digits() -> None:
-    asker = Asker.of(paillier_key(), f32([3, 4]), 5.0, SEED)
-    question = asker.question(noise)
+    asker = Asker.of(residue_key(), f32([3, 4]), 5.0, SEED)
+    question = asker.question()
     assert is_fine(own_values(question, f32([3 / 64, 0]), SEED))
     assert not is_fine(own_values(question, f32([3 / 1024, 0]), SEED))
 
 
 def test_an_honest_modulus_has_a_proof_and_others_have_none() -> None:
-    key = paillier_key()
+    key = residue_key()
+    public, roots = key.public, prove(key, b"run")
+    assert problem_with_key(public, roots, b"run") is None
+    assert "proof" in str(problem_with_key(public, roots, b"another run"))
+    assert "proof" in str(problem_with_key(public, [*roots[:-1], roots[-1] + 1], b"run"))
+    assert "proof" in str(problem_with_key(public, roots[:-1], b"run"))
+    assert "proof" in str(problem_with_key(ResidueKey(public.n, public.y + 1), roots, b"run"))
+    assert "base" in str(problem_with_key(ResidueKey(public.n, key.q), roots, b"run"))
+    assert "bits" in str(problem_with_key(ResidueKey(3235, 2), roots, b"run"))
+    assert "4" in str(problem_with_key(ResidueKey(public.n * 3, public.y), roots, b"run"))
+    assert "small factor" in str(
+        problem_with_key(ResidueKey(public.n * 5, public.y), roots, b"run")
+    )
+
+
+def test_with_a_third_prime_half_of_the_roots_are_missing() -> None:
+    """So two of its primes cannot give 63 bits each: n = p p' q, with all roots that there are."""
+    first, other = residue_key(), power_residues.new_private_key(2048)
+    primes, y = [first.p, other.p, first.q], first.public.y
+    n = math.prod(primes)
+
+    def has_root(number: int) -> bool:
+        return any(
+            all(pow(each * number, prime // 2, prime) == 1 for prime in primes)
+            for each in (1, -1, y, -y)
+        )
+
+    found = sum(has_root(number) for number in range(2, 402))
+    assert 60 < found < 240
+    assert NUM_ROOTS == 128
+    assert "proof" in str(problem_with_key(ResidueKey(n, y), prove(first, b"run"), b"run"))
+
+
+def test_roots_are_the_same_each_time_and_their_signs_are_not_those_of_one_prime() -> None:
+    """Two roots of one number would show the primes, and so might roots of one kind."""
+    key = residue_key()
     roots = prove(key, b"run")
-    assert problem_with_modulus(key.public, roots, b"run") is None
-    assert "proof" in str(problem_with_modulus(key.public, roots, b"another run"))
-    assert "proof" in str(problem_with_modulus(key.public, [*roots[:-1], roots[-1] + 1], b"run"))
-    assert "proof" in str(problem_with_modulus(key.public, roots[:-1], b"run"))
-    assert "bits" in str(problem_with_modulus(PaillierKey(3233), roots, b"run"))
-    assert "small factor" in str(problem_with_modulus(PaillierKey(key.public.n * 3), roots, b"run"))
+    assert prove(ResiduePrivateKey(key.p, key.q), b"run") == roots
+    kinds = {
+        (pow(root, key.p // 2, key.p) == 1, pow(root, key.q // 2, key.q) == 1) for root in roots
+    }
+    assert len(kinds) == 4
 
 
-def test_a_square_modulus_cannot_be_proved() -> None:
-    """n = p^2 shares p with phi(n): only one number in p has an n-th root."""
-    p = paillier_key().p
-    q = p
-    n = p * q
-    guessed = [pow(2 + i, n, n) for i in range(11)]
-    assert "proof" in str(problem_with_modulus(PaillierKey(n), guessed, b"run"))
+@given(st.lists(st.tuples(st.integers(2, 10**9), st.integers(-(2**31), 2**31)), min_size=1))
+def test_a_product_of_powers_is_that_of_single_ones(drawn: list[tuple[int, int]]) -> None:
+    n = 2**521 - 1
+    bases, exponents = zip(*drawn, strict=True)
+    expected = math.prod(pow(b, e, n) for b, e in drawn) % n
+    assert product_of_powers(bases, exponents, n) == expected
 
 
 @pytest.mark.parametrize(
@@ -160,15 +211,15 @@ def test_a_square_modulus_cannot_be_proved() -> None:
     [
         (lambda n, sealed: (sealed[:1], 1.0), "1 sealed values, expected 2"),
         (lambda n, sealed: ([0, sealed[1]], 1.0), "out of range"),
-        (lambda n, sealed: ([n**2, sealed[1]], 1.0), "out of range"),
-        (lambda n, sealed: ([n, sealed[1]], 1.0), "none"),
+        (lambda n, sealed: ([n, sealed[1]], 1.0), "out of range"),
+        (lambda n, sealed: ([residue_key().q, sealed[1]], 1.0), "none"),
         (lambda n, sealed: (sealed, math.inf), "scale"),
         (lambda n, sealed: (sealed, -1.0), "scale"),
     ],
 )
 def test_a_malformed_question_has_a_reason(change, reason) -> None:  # type: ignore[no-untyped-def]
-    public = paillier_key().public
-    honest = [public.encrypt(value, noise()) for value in (3, 4)]
+    public = residue_key().public
+    honest = [public.seal(value) for value in (3, 4)]
     assert problem_with_question(Question(public, honest, 1.0), 2) is None
     sealed, scale = change(public.n, honest)
     assert reason in str(problem_with_question(Question(public, sealed, scale), 2))
@@ -178,22 +229,22 @@ def test_without_gmpy2_numbers_are_the_same_and_one_line_says_that_it_is_slower(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setitem(sys.modules, "gmpy2", None)
-    spec = importlib.util.spec_from_file_location("without_gmpy2", paillier.__file__)
+    spec = importlib.util.spec_from_file_location("without_gmpy2", power_residues.__file__)
     assert spec is not None
     assert spec.loader is not None
     plain = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, spec.name, plain)
     spec.loader.exec_module(plain)
     made = plain.new_private_key(1024)
-    known = paillier.private_key_of(made.p, made.q)
+    known = ResiduePrivateKey(made.p, made.q)
     assert type(made.p) is int
     with caplog.at_level(logging.WARNING, "erosion.sealed"):
-        sealed = made.public.encrypt(-5, plain.NoiseMaker(made).make())
-        assert known.decrypt(sealed) == made.decrypt(sealed) == made.public.n - 5
-        half = plain.product_of_powers([sealed], [-2], made.public.n**2)
-        assert made.decrypt(half * made.public.noise()) == 10
+        sealed = made.seal(-5)
+        assert known.open(sealed) == made.open(sealed) == 2**64 - 5
+        twice = plain.product_of_powers([sealed], [-2], made.public.n)
+        assert made.open(twice * made.public.seal(1)) == 11
     assert len(caplog.records) == 1
-    assert plain.prove(made, b"run") == paillier.prove(known, b"run")
+    assert plain.prove(made, b"run") == prove(known, b"run")
 
 
 # -- The building blocks of sealed rounds, against values worked out by hand -----------------------
