@@ -194,15 +194,12 @@ def _thaw_for_everybody(stage: Stage) -> None:
 
 
 def _expire(stage: Stage) -> None:
-    bob = stage.programs[SITE]
     renew_site(stage.federation, SITE, days=-1)
-    bob.wait_for("expired")
-    bob.wait()
+    stage.programs[SITE].wait_for("expired")
 
 
 def _renew(stage: Stage) -> None:
     install(renew_site(stage.federation, SITE).kit, load_site(stage.site_file(SITE)))
-    stage.site(SITE)
 
 
 def _revoke(stage: Stage) -> None:

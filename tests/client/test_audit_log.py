@@ -228,7 +228,7 @@ def test_a_site_that_cannot_log_signs_out_until_it_can(monkeypatch: pytest.Monke
         return lines[-1]
 
     class Watcher:
-        def connected(self) -> None:
+        def connected(self, _clock: str) -> None:
             pass
 
         def disconnected(self, why: str) -> None:

@@ -1,5 +1,7 @@
 """The cheap rows of the fault table; `python -m experiments.faults` does them all."""
 
+import json
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -64,6 +66,38 @@ def test_a_coordinator_that_slept_and_whose_clock_was_set_loses_no_more_than_a_r
         row = seen.row()
     assert row.rounds_lost <= 1
     assert not [line for line in row.coordinator_says if line.startswith("erosion: ")]
+
+
+@pytest.mark.skipif(why_no_steps() is not None, reason=why_no_steps() or "")
+@pytest.mark.parametrize(
+    ("machine", "days", "restarts", "named"),
+    [
+        ("coordinator", 400, False, "400 days behind|36[45] days ahead of this one"),
+        ("coordinator", -400, True, "days ahead of this one"),
+        ("bob", 400, True, "expired on"),
+        ("bob", -400, True, "days too early"),
+    ],
+)
+def test_a_clock_a_year_off_ends_no_site_and_is_named(
+    machine: str, days: int, restarts: bool, named: str, tmp_path: Path
+) -> None:
+    def trouble() -> str:
+        path = tmp_path / "bob" / "records" / "bob" / "status.json"
+        return str(json.loads(path.read_text())["trouble"])
+
+    with Stage(tmp_path, small_study(**SHORT_ROUNDS, **TWO)) as stage:
+        clock = stage.clocks[machine] = SteppedClock(tmp_path)
+        stage.begin()
+        clock.step(days * 86_400)
+        if restarts:
+            stage.programs[machine].kill()
+            stage.coordinator(resume=True) if machine == "coordinator" else stage.site(machine)
+        stage.wait(lambda: re.search(named, trouble()))
+        assert "NTP" in trouble()
+        done = len(stage.journal())
+        clock.step(0)
+        stage.wait(lambda: len(stage.journal()) > done + 2)
+        assert [each.exit_code for each in stage.programs.values()] == [None] * 3
 
 
 @needs_networks

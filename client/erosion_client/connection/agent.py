@@ -11,7 +11,7 @@ import grpc
 from flwr.app import Context, Error, Message, RecordDict
 
 from erosion_client.connection.credentials import connection_error
-from erosion_client.connection.site_link import OURS, SiteLink
+from erosion_client.connection.site_link import OURS, SiteLink, wrong_clock
 from erosion_client.records.audit_log import SiteObservers
 from erosion_common.errors import LinkError, NotNoted, SiteError
 from erosion_common.protocol import wire
@@ -149,13 +149,16 @@ class Agent:
         """Serve until stopped. Raises LinkError where trying again is useless."""
         outage = Outage()
         while not self.stop.is_set():
+            look_into: Callable[[], str] = str
             try:
-                with self._connect() as connection:
+                line = self._connect()
+                with line as connection:
                     self._stay(connection, outage)
                 continue
             except grpc.RpcError as problem:
                 trouble = connection_error(problem, self._address, encrypted=self._encrypted)
                 sentence = trouble.text[:1].upper() + trouble.text[1:]
+                look_into = line.look_into if trouble.is_tls else str
                 if trouble.is_final:
                     raise LinkError(f"{sentence}.") from None
                 remedy = (
@@ -172,9 +175,11 @@ class Agent:
             except SiteError as problem:  # keys have expired; they or the site file are replaced
                 sentence, remedy = problem.problem.reason, " `erosion check` looks into it."
             if outage.is_news(sentence):
-                logger.warning("%s; trying again", sentence)
+                more = look_into()
+                said = f"The coordinator at {self._address}: {more}" if more else sentence
+                logger.warning("%s; trying again", said)
                 for watcher in self._watchers:
-                    watcher.disconnected(sentence)
+                    watcher.disconnected(said)
             if self._gives_up(sentence, outage.seconds, remedy):
                 return
             self.stop.wait(outage.next_pause())
@@ -183,10 +188,12 @@ class Agent:
         theirs = connection.welcome.versions or OURS
         words = printable(theirs.words)
         logger.info("connected to the coordinator at %s, %s", self._address, words)
+        if clock := wrong_clock(connection.welcome.ahead, connection.welcome.uncertain):
+            logger.warning("%s", clock)
         since = time.monotonic()
         outage.connected()
         for watcher in self._watchers:
-            watcher.connected()
+            watcher.connected(clock)
         self._has_answered = False
         try:
             self._serve(connection)

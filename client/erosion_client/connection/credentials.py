@@ -6,6 +6,7 @@ import ipaddress
 import os
 import re
 import socket
+import ssl
 import time
 import tomllib
 from collections.abc import Sequence
@@ -14,21 +15,28 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import unquote
 
 import grpc
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
-from erosion_client.connection.site_link import SiteLink, Tls
+from erosion_client.connection.site_link import (
+    SiteLink,
+    Tls,
+    time_in,
+    wrong_clock,
+)
 from erosion_client.site_file import CoordinatorAddress, checked_address
 from erosion_common.errors import SiteError
-from erosion_common.protocol.frames import REASON, Reason
+from erosion_common.protocol.frames import REASON, TIME, Reason
 from erosion_common.support import expiry
 from erosion_common.support.files import read_named
 from erosion_common.support.keys import (
     certificate_in,
     certified_key,
+    is_issued_by,
     load_private_key,
     private_pem,
     public_pem,
@@ -158,6 +166,7 @@ class Credentials:
     address: str
     tls: Tls | None = None  # None: the connection is not encrypted
     proxy: str | None = field(default=None, repr=False)  # may hold a password
+    files: tuple[Path, Path] | None = None  # from which certificate and key were read
 
     @property
     def expires(self) -> datetime | None:
@@ -167,8 +176,19 @@ class Credentials:
         )
 
     def connect(self) -> SiteLink:
-        """Return a connection that is not open yet."""
-        return SiteLink(self.address, tls=self.tls, proxy=self.proxy)
+        """Return a connection that is not open yet. Raises SiteError once the keys have expired."""
+        if self.files is not None and self.expires and expiry.has_ended(self.expires):
+            raise SiteError(
+                f"This site's certificate {self.files[0]} {expiry.in_words(self.expires)}, and it"
+                f" is {expiry.now():%Y-%m-%d} by this machine's clock. Where the clock is wrong,"
+                " set it by NTP; else ask the coordinator for a new kit (erosion enroll renew"
+                " NAME), then: erosion enroll install KIT SITE.toml"
+            )
+        return SiteLink(self.address, tls=self.tls, proxy=self.proxy, look_into=self.look_into)
+
+    def look_into(self) -> str:
+        """Say why TLS was not agreed, as far as another handshake shows it."""
+        return why_not_agreed(self, shake_hands(self, LOOK_INTO_SECONDS))
 
 
 def credentials_for(coordinator: CoordinatorAddress) -> Credentials:
@@ -196,17 +216,67 @@ def credentials_for(coordinator: CoordinatorAddress) -> Credentials:
             remedy="Take both from the same site kit: erosion enroll install KIT SITE.toml, with"
             " --key FILE where this site made the key itself",
         )
-    ends = certificate.not_valid_after_utc
-    if expiry.has_ended(ends):
-        raise SiteError(
-            f"This site's certificate {certificate_file} {expiry.in_words(ends)}, and it is"
-            f" {expiry.now():%Y-%m-%d} by this machine's clock. Where the clock is wrong, set it by"
-            " NTP; else ask the coordinator for a new kit (erosion enroll renew NAME), then:"
-            " erosion enroll install KIT SITE.toml"
-        )
     # The site's records know the coordinator by these bytes, so white space must not matter.
     trusted = root.public_bytes(serialization.Encoding.PEM)
-    return Credentials(address, Tls(trusted, pem, private_pem(key)), proxy)
+    tls = Tls(trusted, pem, private_pem(key))
+    return Credentials(address, tls, proxy, (certificate_file, key_file))
+
+
+LOOK_INTO_SECONDS = 10.0
+
+
+class Handshake(NamedTuple):
+    """What Python's TLS saw of the other side, which gRPC does not say."""
+
+    certificate: x509.Certificate | None = None  # that it showed; nobody vouched for it
+    was_ended: bool = False  # as soon as it had seen this site's certificate
+
+
+def shake_hands(credentials: Credentials, seconds: float) -> Handshake:
+    """Open a connection, look at it, and close it. Nothing is sent, and nothing trusted."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.set_alpn_protocols(["h2"])
+    certificate = None
+    try:
+        if credentials.files is not None:
+            context.load_cert_chain(*credentials.files, password="")
+        line = dial(credentials.address, credentials.proxy, seconds)
+        with line, context.wrap_socket(line) as encrypted:
+            shown = encrypted.getpeercert(binary_form=True)
+            certificate = x509.load_der_x509_certificate(shown or b"")
+            return Handshake(certificate, was_ended=not encrypted.recv(1))
+    except (OSError, ValueError):
+        return Handshake(certificate)
+
+
+def why_not_agreed(credentials: Credentials, seen: Handshake) -> str:
+    """Say whose clock is off by how much, or that the key is a stranger's; "" for neither."""
+    if credentials.tls is None or credentials.files is None or seen.certificate is None:
+        return ""
+    root, own = certificate_in(credentials.tls.root), certificate_in(credentials.tls.certificate)
+    now, shown = expiry.now(), seen.certificate
+    here = f"and it is {now:%Y-%m-%d %H:%M} UTC by this machine's clock"
+    for what, each in (("the certificate shown", shown), ("this site's certificate", own)):
+        begins, ends = each.not_valid_before_utc, each.not_valid_after_utc
+        valid = f"is valid from {begins:%Y-%m-%d} to {ends:%Y-%m-%d}"
+        if not begins <= now < ends:
+            early, late = (
+                f"{expiry.span(begins - now)} too early",
+                f"{expiry.span(now - ends)} too late",
+            )
+            off = early if now < begins else late
+            return f"{what} {valid}, {here}, {off}: set the clock by NTP, or have it renewed"
+    if not (seen.was_ended and is_issued_by(shown, root)):
+        return ""
+    if not is_issued_by(own, root):
+        return "this site's certificate is of another authority than the coordinator's"
+    # Of the same authority, and refused: only the time can be the reason.
+    return (
+        f"this site's certificate {valid}, {here}, but not by the coordinator's: that is"
+        f" {expiry.span(ends - now)} ahead of this one, or {expiry.span(now - begins)} behind, or"
+        " more; set the one that is wrong by NTP"
+    )
 
 
 def known_as(credentials: Credentials) -> str:
@@ -233,6 +303,7 @@ class ConnectionProblem:
 
     text: str
     is_final: bool = False  # useless to retry before a person has acted
+    is_tls: bool = False  # a look at the handshake may say more
 
 
 LOGIN = (
@@ -251,6 +322,9 @@ def connection_error(problem: grpc.RpcError, address: str, *, encrypted: bool) -
     said = dict(problem.trailing_metadata() or ()).get(REASON)
     if said is not None:
         final = said in set(Reason) and Reason(said).is_final
+        theirs = time_in(dict(problem.trailing_metadata()), TIME)
+        if theirs is not None and (clock := wrong_clock(expiry.precise_now() - theirs)):
+            details += f" ({clock})"
         return ConnectionProblem(
             f"the coordinator at {address} did not let this site in: {details}", final
         )
@@ -258,7 +332,7 @@ def connection_error(problem: grpc.RpcError, address: str, *, encrypted: bool) -
         for known in _FAILURES:
             meaning = known["meaning"].format(address=address, login=LOGIN)
             if known["sign"] in details and (encrypted or "certificate" not in known["meaning"]):
-                return ConnectionProblem(meaning)
+                return ConnectionProblem(meaning, is_tls=known.get("tls", False))
         return ConnectionProblem(
             f"the coordinator at {address} cannot be reached"
             + ("" if encrypted else ", or expects TLS (coordinator.root_certificate is not set)")

@@ -4,6 +4,7 @@ import contextlib
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import count
@@ -40,7 +41,7 @@ from erosion_common.protocol.frames import (
     text_in,
 )
 from erosion_common.protocol.messages import OLDEST_PROTOCOL, PROTOCOL
-from erosion_common.support.expiry import precise_now
+from erosion_common.support.expiry import precise_now, span
 from erosion_common.support.process import memory_bytes
 from erosion_common.support.software import software_version
 
@@ -121,6 +122,18 @@ class Tls:
     key: bytes = field(repr=False)
 
 
+UNEASY = timedelta(minutes=1)  # a clock further off makes certificates and logs doubtful
+
+
+def wrong_clock(ahead: timedelta | None, uncertain: timedelta = timedelta(0)) -> str:
+    """Say by how much this machine's clock is ahead, and the remedy; "" within UNEASY."""
+    if ahead is None or abs(ahead) <= UNEASY + uncertain:
+        return ""
+    side = "ahead of" if ahead > timedelta(0) else "behind"
+    off = f"{span(ahead)} {side} the coordinator's"
+    return f"this machine's clock is {off}; set the one that is wrong by NTP"
+
+
 @dataclass(frozen=True, slots=True)
 class Welcome:
     """What the coordinator answered to the greeting."""
@@ -141,8 +154,19 @@ class LostLink(grpc.RpcError):  # type: ignore[misc]  # gRPC has no types
 class SiteLink:
     """One site's connection. Raises grpc.RpcError; the agent decides what to do."""
 
-    def __init__(self, address: str, *, tls: Tls | None = None, proxy: str | None = None) -> None:
-        """Prepare a connection; `tls` None: unencrypted. `proxy`: "host:port" of an HTTP proxy."""
+    def __init__(
+        self,
+        address: str,
+        *,
+        tls: Tls | None = None,
+        proxy: str | None = None,
+        look_into: Callable[[], str] = str,
+    ) -> None:
+        """Prepare a connection; `tls` None: unencrypted. `proxy`: "host:port" of an HTTP proxy.
+
+        `look_into` says more where TLS was not agreed; "" for nothing.
+        """
+        self.look_into = look_into
         options: list[tuple[str, Any]] = [
             ("grpc.max_send_message_length", -1),
             ("grpc.max_receive_message_length", 16 * LARGEST_HEAD_BYTES),
@@ -262,12 +286,12 @@ class SiteLink:
             said = json_body(body)
             took = precise_now() - asked
             self._frame_size = FrameSize.asked(said.get("frame_bytes"))
-            theirs = _time_in(said, "time")
+            theirs = time_in(said, "time")
             return Welcome(
                 versions=Versions.read(said),
                 hospital=text_in(said, "hospital") if said.get("hospital") else None,
-                expires=_time_in(said, "expires"),
-                certificate_expires=_time_in(said, "certificate_expires"),
+                expires=time_in(said, "expires"),
+                certificate_expires=time_in(said, "certificate_expires"),
                 ahead=None if theirs is None else asked + took / 2 - theirs,
                 uncertain=took / 2,
             )
@@ -401,7 +425,7 @@ def _request(head: dict[str, Any], content: RecordDict) -> Message:
         raise ProtocolFault(f"a request that cannot be made ({type(problem).__name__})") from None
 
 
-def _time_in(said: dict[str, Any], name: str) -> datetime | None:
+def time_in(said: dict[str, Any], name: str) -> datetime | None:
     """Return a time that the coordinator sent; None where it sent none, or a malformed one."""
     try:
         time = datetime.fromisoformat(said[name])

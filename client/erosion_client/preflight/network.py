@@ -1,12 +1,10 @@
 """Checks the connection to the coordinator: name, port, TLS, clock, and admission."""
 
 import socket
-import ssl
 from collections.abc import Iterator
 from datetime import datetime
 
 import grpc
-from cryptography import x509
 
 from erosion_client.connection.credentials import (
     LOGIN,
@@ -15,9 +13,11 @@ from erosion_client.connection.credentials import (
     credentials_for,
     dial,
     proxy_for,
+    shake_hands,
+    why_not_agreed,
     without_password,
 )
-from erosion_client.connection.site_link import OURS, Welcome
+from erosion_client.connection.site_link import OURS, Welcome, wrong_clock
 from erosion_client.finding import Finding, Severity, failed, failed_by, ok, skipped, warning
 from erosion_client.site_file import AppSite
 from erosion_common.errors import SiteError
@@ -26,7 +26,6 @@ from erosion_common.support import expiry
 from erosion_common.support.text import printable
 
 SECONDS = 10.0  # for each step
-UNEASY_SECONDS = 60.0  # a clock that is further off makes certificates and logs doubtful
 STEPS = ("DNS", "port", "TLS", "clock", "version", "certificate")
 
 
@@ -55,11 +54,12 @@ def _steps(site: AppSite) -> Iterator[Finding]:
         return
     try:
         credentials = credentials_for(site.coordinator)
+        line = credentials.connect()
     except SiteError as problem:
         yield from _port(address, proxy)
         yield failed_by("certificate", problem)
         return
-    answer = credentials.connect().check(seconds=SECONDS)
+    answer = line.check(seconds=SECONDS)
     is_rejected = isinstance(answer.problem, grpc.Call) and REASON in dict(
         answer.problem.trailing_metadata() or ()
     )
@@ -133,25 +133,12 @@ def _tls_or_not(credentials: Credentials, answer: Welcome) -> Finding:
     if credentials.tls is None or answer.problem is None:
         return skipped("TLS", "the site file names no root_certificate")
     trouble = connection_error(answer.problem, credentials.address, encrypted=True)
-    issuer = _issuer(credentials)
-    remedy = "ask the coordinator, or your network people"
-    if issuer:
+    seen = shake_hands(credentials, SECONDS)
+    remedy = why_not_agreed(credentials, seen) or "ask the coordinator, or your network people"
+    if seen.certificate is not None:
+        issuer = printable(seen.certificate.issuer.rfc4514_string(), at_most=200)
         remedy = f"the certificate that is shown was issued by {issuer}: {remedy}"
     return failed("TLS", trouble.text, remedy)
-
-
-def _issuer(credentials: Credentials) -> str:
-    """Return who issued the certificate that is shown; "" where that is unknown."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # it is only inspected
-    try:
-        connection = dial(credentials.address, credentials.proxy, SECONDS)
-        with connection, context.wrap_socket(connection) as encrypted:
-            shown = encrypted.getpeercert(binary_form=True)
-        issuer = x509.load_der_x509_certificate(shown or b"").issuer
-        return printable(issuer.rfc4514_string(), at_most=200)
-    except (OSError, ValueError):
-        return ""
 
 
 def _clock(answer: Welcome) -> Finding:
@@ -159,8 +146,8 @@ def _clock(answer: Welcome) -> Finding:
         return skipped("clock", "the coordinator did not say its time")
     ahead, uncertain = answer.ahead.total_seconds(), answer.uncertain.total_seconds()
     side = "ahead of" if ahead > 0 else "behind"
-    text = f"{abs(ahead):.1f} s {side} the coordinator's (to within {uncertain:.1f} s)"
-    if abs(ahead) > UNEASY_SECONDS + uncertain:
+    text = f"{expiry.span(answer.ahead)} {side} the coordinator's (to within {uncertain:.1f} s)"
+    if wrong_clock(answer.ahead, answer.uncertain):
         remedy = "set this machine's clock by NTP, and ask the coordinator to do the same"
         return warning("clock", text, remedy)
     return ok("clock", text)

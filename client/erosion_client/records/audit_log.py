@@ -360,14 +360,15 @@ class SiteObservers:
         self._received_bytes = 0
         self._is_connected = False
 
-    def connected(self) -> None:
-        """Note that the coordinator admitted this site."""
+    def connected(self, clock: str = "") -> None:
+        """Note that the coordinator admitted this site; `clock`: if one of the two is wrong."""
         self._is_connected = True
         self._looked = time.monotonic()
         self._sign.show(
             connected=True,
             trouble=None,
             disconnected_since=None,
+            clock=clock,
             site_file=self._site_file(),
             **self._budgets(),
         )

@@ -166,6 +166,7 @@ class RunNews:
 
 
 REASON = "erosion-reason"  # a Reason; the call's details say it in words
+TIME = "erosion-time"  # goes with it: the coordinator's clock
 
 
 class Reason(StrEnum):
@@ -173,7 +174,7 @@ class Reason(StrEnum):
 
     NOT_ENROLLED = "not-enrolled"
     REVOKED = "revoked"
-    EXPIRED = "expired"
+    EXPIRED = "expired"  # by the coordinator's clock, which may be wrong
     NAME = "name"  # the certificate is for another name than the key was enrolled for
     VERSION = "version"  # the two programs do not understand each other
     IN_USE = "in-use"  # another connection with the same key stands
@@ -184,4 +185,4 @@ class Reason(StrEnum):
     @property
     def is_final(self) -> bool:
         """Whether trying again is of no use before a person has acted."""
-        return self in (Reason.NOT_ENROLLED, Reason.REVOKED, Reason.EXPIRED, Reason.VERSION)
+        return self in (Reason.NOT_ENROLLED, Reason.REVOKED, Reason.VERSION)

@@ -47,6 +47,15 @@ class OnceADay:
         return is_due
 
 
+def span(time: timedelta) -> str:
+    """Return how long it is, without its sign: "365 days"."""
+    seconds = abs(time.total_seconds())
+    for unit, length in (("days", 86_400), ("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.1f} s"
+
+
 def _count(left: timedelta) -> str:
     days = round(left / timedelta(days=1))
     if days <= 1:

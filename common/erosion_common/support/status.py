@@ -265,6 +265,8 @@ def _problems(seen: Seen) -> Iterator[tuple[Level, str]]:
         gone = expiry.now() - datetime.fromisoformat(since) if since else timedelta(0)
         level = Level.CRITICAL if gone > LONG_AWAY else Level.WARNING
         yield level, f"not connected to {values.get('coordinator')}: {values.get('trouble')}"
+    if values.get("connected") and values.get("clock"):
+        yield Level.WARNING, str(values["clock"])
     if values.get("certificate_expires"):
         expires = datetime.fromisoformat(values["certificate_expires"])
         if expiry.ends_soon(expires):

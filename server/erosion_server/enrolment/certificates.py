@@ -370,8 +370,8 @@ class ServingCertificate:
         """Raises EnrolmentError where it cannot be read or has expired."""
         self._folder = folder
         self.watched = Watched("the coordinator's certificate", self._load)
-        if (trouble := self.trouble) is not None:
-            raise EnrolmentError(f"No site would accept {folder.coordinator}: {trouble}.")
+        if expiry.has_ended(self.expires):
+            raise EnrolmentError(f"No site would accept {folder.coordinator}: {self.trouble}.")
 
     @property
     def expires(self) -> datetime:
@@ -380,13 +380,20 @@ class ServingCertificate:
 
     @property
     def trouble(self) -> str | None:
-        """Why no site accepts it any more, and the remedy; None where one would."""
-        if not expiry.has_ended(self.expires):
-            return None
-        return (
-            f"the coordinator's certificate {expiry.in_words(self.expires)}; run:"
-            f" erosion enroll renew coordinator{self._folder.option}"
-        )
+        """Why it is no good, or this machine's clock is wrong, and the remedy; None where it is."""
+        begins, now = self.watched.value.certificate.not_valid_before_utc, expiry.now()
+        if expiry.has_ended(self.expires):
+            return (
+                f"the coordinator's certificate {expiry.in_words(self.expires)}, and it is"
+                f" {now:%Y-%m-%d} by this machine's clock; set the clock if it is wrong, else run:"
+                f" erosion enroll renew coordinator{self._folder.option}"
+            )
+        if now < begins:
+            return (
+                f"the coordinator's certificate is valid from {begins:%Y-%m-%d} on, and it is"
+                f" {now:%Y-%m-%d} by this machine's clock, which lets no site in: set it by NTP"
+            )
+        return None
 
     @property
     def words(self) -> str:

@@ -160,7 +160,8 @@ class EnrolledKey(Settings):
         if self.revoked is not None:
             return f"was revoked on {self.revoked:%Y-%m-%d}"
         if expiry.has_ended(self.expires):
-            return f"expired on {self.expires:%Y-%m-%d}"
+            today = f"{expiry.now():%Y-%m-%d}"  # with it people see which clock is wrong
+            return f"expired on {self.expires:%Y-%m-%d}, by the coordinator's clock of {today}"
         return None
 
 

@@ -21,7 +21,7 @@ from erosion_common.support.keys import PublicKey
 from erosion_common.support.network import is_loopback
 from erosion_common.support.process import RunningTime, memory_bytes, raise_limit
 from erosion_common.support.software import software_version
-from erosion_server.enrolment.admission import Authorizer, RejectionLog
+from erosion_server.enrolment.admission import Authorizer, NotAdmitted, RejectionLog
 from erosion_server.enrolment.certificates import ServingCertificate, load_certificate
 from erosion_server.enrolment.federation_folder import DEFAULT_PORT, FederationFolder
 from erosion_server.link.channel import LinkGrid, OpenRequests
@@ -160,10 +160,12 @@ class Link:
         """Disconnect a node with a key that is no longer let in, and give the reason."""
         session = self._sessions.live(node_id)
         if session is not None:
-            hospital = session.peer.hospital
-            why = hospital and self.why_not(hospital)
-            text = f"{why or 'its key was replaced'}; ask the coordinator"
-            self._sessions.call(node_id, session.number, lambda s: s.end(Reason.REVOKED, text))
+            certificate = session.peer.certificate
+            verdict = None if certificate is None else self._keeper.verdict(certificate)
+            reason, text = Reason.REVOKED, "its key was replaced; ask the coordinator"
+            if isinstance(verdict, NotAdmitted):
+                reason, text = verdict.reason, verdict.text
+            self._sessions.call(node_id, session.number, lambda s: s.end(reason, text))
 
     def stop(self) -> None:
         """Close the port; returns within a few seconds."""
@@ -317,7 +319,9 @@ def expiry_warnings(
 ) -> list[str]:
     """Return what will soon keep one of `hospitals` out, or does so already."""
     warnings = []
-    if expiry.ends_soon(certificate.expires):
+    if certificate.trouble is not None:
+        warnings.append(certificate.trouble)
+    elif expiry.ends_soon(certificate.expires):
         warnings.append(
             f"the coordinator's certificate is {expiry.in_words(certificate.expires)}; run:"
             f" erosion enroll renew coordinator{federation.option}"

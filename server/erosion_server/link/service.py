@@ -325,7 +325,8 @@ class Service:
         if is_told:
             self._sessions.keeper.deny(hospital or None, context.peer(), reason, text)
         code = _CODES.get(reason, grpc.StatusCode.UNAUTHENTICATED)
-        await context.abort(code, text, ((frames.REASON, reason.value),))
+        time = expiry.precise_now().isoformat()
+        await context.abort(code, text, ((frames.REASON, reason.value), (frames.TIME, time)))
         raise AssertionError("abort raises")
 
 
