@@ -279,6 +279,20 @@ def test_the_number_of_patients_is_the_same_whatever_columns_a_study_asks_for() 
     assert cells.numbers(normal(115, 9)[:, None], each, None, stamped)[0] in told
 
 
+def test_counts_of_the_data_are_neither_averaged_nor_subtracted() -> None:
+    counts, rows, cells = {"rows": 57, "left out": 9}, normal(57)[:, None], site()
+    first = DisclosureControl(cells, SECRET)
+    told = first.data_counts(counts, rows, np.arange(57), None)
+    assert told["rows"] in (50, 60)
+    assert told["left out"] == 0
+    more = {"rows": 64, "left out": 15}
+    assert first.data_counts(more, np.append(rows, [[1.0]], 0), np.arange(58), None) == told
+    for seed in range(1, 20):  # as studies of other columns, or that drop others, see the data
+        others = normal(57, seed)[:, None]
+        assert first.data_counts(counts, others, np.arange(57), None) == told
+    assert first.data_counts(more, normal(64, 30)[:, None], np.arange(64), None) != told
+
+
 def test_sets_of_patients_are_a_budget() -> None:
     cells = DisclosureControl(site(budget={"sets": 2}), SECRET)
     told(cells, normal(60))

@@ -20,7 +20,7 @@ from erosion_common.errors import DataError, Refusal
 from erosion_common.learning.local_work import hold_out
 from erosion_common.study.sections import Fold
 from tests.support.said import raises, says
-from tests.support.small_study import make_site, make_study
+from tests.support.small_study import TASK, make_site, make_study
 
 STUDY = make_study()
 
@@ -139,6 +139,7 @@ def test_duplicates_are_told_of_with_their_lines_and_can_be_dropped(tmp_path: Pa
     )
     dropped = load_patients(make_site(tmp_path, data={"duplicates": "drop"}), STUDY)
     assert (len(dropped.targets), dropped.num_patients) == (40, 40)
+    assert [(each.num_recorded, each.num_repeated) for each in (kept, dropped)] == [(60, 20)] * 2
     assert says(dropped.notes[0], "20 rows", "line 42")
 
 
@@ -399,3 +400,12 @@ def test_patients_who_share_rows_are_split_alike(order: list[int]) -> None:
         )
 
     assert tested(order) == tested(list(range(40)))
+
+
+def test_a_patient_with_several_incomplete_rows_is_left_out_once(tmp_path: Path) -> None:
+    rows = [f"p{i // 2},{'' if i < 5 else 40 + i},f,{i // 2 % 2}" for i in range(60)]
+    site = make_site(
+        tmp_path, "who,age,sex,ill\n" + "\n".join(rows) + "\n", data={"patient": "who"}
+    )
+    found = load_patients(site, make_study(task={**TASK, "missing": "drop"}))
+    assert (found.num_recorded, len(found.targets), found.num_incomplete) == (60, 55, 3)

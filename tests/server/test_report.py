@@ -698,23 +698,29 @@ def test_table_1_and_the_flow_are_of_what_hospitals_disclosed(folder: Path) -> N
             "num_samples": 130,
             "num_patients": 120,
             "num_unreadable": 20,
+            "num_recorded": 210,
+            "num_incomplete": 50,
+            "num_repeated": 0,
             "columns": [column, classes],
         }
     )
-    run = with_performance(Performance(), patients={"home": summary}, rows_recorded=210)
+    run = with_performance(Performance(), patients={"home": summary})
     values = values_of(run)
     assert values["table1_headings"] == ("Column", "home")
     assert values["table1"][0] == ("mean radius", Cell("14.2 (4)", "±0.5"))
     assert values["table1"][1] == ("diagnosis: benign", Cell("67 %", "59–74 %"))
     home, alike, *_ = values["flow"]
-    assert home[:4] == (
+    assert home[:-1] == (
         "home",
-        "about 210",
+        Cell("about 210", "201–219"),
+        Cell("about 50", "41–59"),
+        Cell("few or none", "0–9"),
         Cell("about 130", "121–139"),
         Cell("about 120", "111–129"),
+        "about 90",
     )
     assert "20" in home[-1]
-    assert alike[4] == "none"
+    assert [*alike[1:4], alike[6]] == ["", "", "", "none"]
     assert "Table 1" in Page(written(run, folder)).text
 
 

@@ -50,6 +50,8 @@ class Patients:
     label_word: str = "row"  # what a label denotes
     num_recorded: int = 0  # rows or images in the source, those that are left out included
     num_unreadable: int = 0  # files among these that are left out because they cannot be read
+    num_incomplete: int = 0  # patients with rows among these left out, because a value is missing
+    num_repeated: int = 0  # patients with rows that equal an earlier one, left out or not
 
     @property
     def num_patients(self) -> int:
@@ -115,6 +117,7 @@ def _load_table(source: TableSource, task: TabularTask, split_column: str | None
         labels,
         label_word,
         table.num_rows,
+        num_incomplete=checked.num_incomplete,
     )
     return _grouped(source, read, lambda row: table.place(int(checked.places[row])), "rows")
 
@@ -197,6 +200,7 @@ def _grouped(
         row_hashes=None if read.row_hashes is None else read.row_hashes[kept],
         keys=None if read.keys is None else read.keys[kept],
         labels=read.labels[kept],
+        num_repeated=len(np.unique(found.groups[found.exact])),
     )
 
 

@@ -170,11 +170,17 @@ class LocalDataset:
         """Describe the training patients and their columns, as disclosed. Raises Refusal."""
         of, part = self._patients, self.split.training
         patients = of.rows[part], of.targets[part], of.groups[part]
+        counts = {
+            "num_recorded": of.num_recorded,
+            "num_incomplete": of.num_incomplete,
+            "num_repeated": of.num_repeated,
+        }
         return Summary(
             min_cell=self.cells.cell,
             num_samples=self.disclosed_samples,
             num_patients=self._told_patients,
             num_unreadable=self.cells.cell * ceil(of.num_unreadable / self.cells.cell),
+            **self.cells.data_counts(counts, of.rows, of.groups, of.row_hashes),
             columns=tuple(column_summaries(self.cells, self.study.task, *patients)),
         )
 
@@ -224,12 +230,6 @@ class LocalDataset:
         With privacy they follow from the rows' identifiers alone, where these have one.
         """
         return torch.from_numpy(self._trained[self.split.training])
-
-    @property
-    def num_recorded(self) -> int:
-        """Rows or images in the hospital's data, to a multiple of the smallest cell."""
-        cell = self.cells.cell
-        return cell * round(self._patients.num_recorded / cell)
 
     @property
     def test_patients(self) -> NDArray[np.int64]:

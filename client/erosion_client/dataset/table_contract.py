@@ -69,6 +69,7 @@ class CheckedTable:
     patients: NDArray[np.int64] | None  # (n,) equal for rows of one patient, where there is a key
     notes: tuple[str, ...]  # what was dropped or imputed
     is_test: NDArray[np.bool_] | None  # (n,) from the table; None where it was not asked for
+    num_incomplete: int  # patients with rows that were dropped because a value is missing
 
 
 def check_table(
@@ -145,6 +146,7 @@ def check_table(
         patients=None if patients is None else patients[kept],
         notes=tuple(check.notes),
         is_test=None if is_test is None else is_test[kept],
+        num_incomplete=int(dropped.sum()) if patients is None else len({*patients[dropped]}),
     )
 
 

@@ -171,11 +171,8 @@ class DisclosureControl:
         `identified`: (n,) as `groups`, by the rows' identifiers alone; None: they have none.
         `whole_rows`: see `check_test_part`. All are noted, and one is sent.
         """
-        patients = patient_hashes(rows, groups, self._keys)
-        kinds = {PATIENTS: patients}
-        if whole_rows is not None:
-            keyed = mixed(whole_rows ^ self._keys[0])
-            kinds[f"{PATIENTS}, whole rows"] = hashes_of_patients(keyed, groups, self._keys)
+        kinds = self._known_as(PATIENTS, rows, groups, whole_rows)
+        patients = kinds[PATIENTS]
 
         def compute() -> str:
             at = draw(self._secret, "number", self._name_of(patients))
@@ -189,6 +186,36 @@ class DisclosureControl:
         except ValueError:
             raise self._table.damaged("the record of all patients") from None
         return num_samples, num_identified, num_patients
+
+    def data_counts(
+        self, counts: Mapping[str, int], rows: Rows, groups: Groups, whole_rows: Hashes | None
+    ) -> dict[str, int]:
+        """Return counts of a site's whole data, which `rows` (n, ...) are what is used of.
+
+        Nearly the same data have the figures of earlier ones. The draw is the same for all data, so
+        that no mean over studies of other columns has the counts behind it.
+        """
+        kinds = self._known_as("data", rows, groups, whole_rows)
+
+        def compute() -> str:
+            at = draw(self._secret, "data")
+            each = (rounded_count(count, self.cell, at) for count in counts.values())
+            return " ".join(map(str, each))
+
+        told = self._table.disclose(kinds, "data", self.cell, _ANY_NUMBER, compute)
+        try:
+            return dict(zip(counts, map(int, told.split(" ")), strict=True))
+        except ValueError:
+            raise self._table.damaged("the record of the data's size") from None
+
+    def _known_as(
+        self, kind: str, rows: Rows, groups: Groups, whole_rows: Hashes | None
+    ) -> dict[str, Hashes]:
+        kinds = {kind: patient_hashes(rows, groups, self._keys)}
+        if whole_rows is not None:
+            keyed = mixed(whole_rows ^ self._keys[0])
+            kinds[f"{kind}, whole rows"] = hashes_of_patients(keyed, groups, self._keys)
+        return kinds
 
     def column(
         self, name: str, values: NDArray[np.float64], groups: Groups, *, is_disclosed: bool = True

@@ -42,6 +42,7 @@ from erosion_common.protocol.performance import Performance
 from erosion_common.study.sections import BEST_LOCAL
 from erosion_common.tasks.features import CategoryFeature
 from erosion_common.tasks.inputs import TabularTask
+from erosion_common.tasks.survival import Survival
 from erosion_common.tasks.task import Bounds, Floats, Targets, Task
 
 CHUNK = 2_000_000  # numbers in memory at a time
@@ -168,21 +169,28 @@ def final_figures(
     own_scaling = None
     if alone and study.scaling == "federated":
         own_scaling = dataset.scaling(None, alone[0])
+    found = _verdict(dataset, {**arms, **references}, targets, better)
+    compared = [] if found is None else [found.arm, found.reference]
     return EvaluateReply(
         hospital=study.user,
         arms={arm: measured(predicted) for arm, predicted in arms.items()},
         references={name: measured(predicted) for name, predicted in references.items()},
         base_rate=measured(base_rate),
         finishes=dict(finishes),
-        comparison=_verdict(dataset, {**arms, **references}, targets, better),
+        comparison=found,
         scaling=dataset.scaling(pooled),
         own_scaling=own_scaling,
         missing_means=dataset.missing_values,
         best_column=_best_column(dataset),
         class_counts=dataset.cells.groups(task.groups(targets)),
-        rows_recorded=dataset.num_recorded,
         performance=_performance(
-            dataset, {**arms, **references}, pooled, explained or Explained(), final_model, errors
+            dataset,
+            {**arms, **references},
+            pooled,
+            explained or Explained(),
+            final_model,
+            errors,
+            compared,
         ),
     )
 
@@ -194,15 +202,14 @@ def _performance(
     explained: Explained,
     final_model: Predictor | None,
     errors: Tensor | None,
+    compared: Sequence[str],
 ) -> Performance:
     """Return curves, groups and effects; without those that cannot be computed."""
     study, arm = dataset.study, shown_arm(dataset.study)
     if arm not in predictions:
         return Performance()
-    _, references = study.comparison or ("", ())
-    compared = [name for name in (arm, BEST_LOCAL, *references) if name in predictions]
     try:
-        models = model_figures(dataset, predictions, compared)
+        models = model_figures(dataset, predictions, compared or [arm])
     except np.linalg.LinAlgError:
         return Performance(why_not="The curves could not be computed from these predictions.")
     ranked, shown, effects = [], [], []
@@ -218,6 +225,11 @@ def _performance(
             known = None if errors is None else linear_effects(dataset.study, errors)
             effects = coefficients(dataset, found, scaling, explained.effects_in_folds, known)
     few = f"Fewer than {dataset.cells.cell} of the tested patients had the outcome, or had not."
+    if isinstance(study.task, Survival):
+        few = (
+            f"By each cut point fewer than {dataset.cells.cell} of the tested patients had had the"
+            " event, or were followed beyond it."
+        )
     return Performance(
         models=tuple(models),
         shown=arm,

@@ -100,6 +100,9 @@ class Summary(Settings):
     num_samples: Count  # rows or images, to a multiple of the cell
     num_patients: Count  # likewise
     num_unreadable: Count = 0  # files left out because nobody can read them, rounded up likewise
+    num_recorded: Count = 0  # rows or images in its data, test patients' included
+    num_incomplete: Count = 0  # patients with rows left out, because a value is missing
+    num_repeated: Count = 0  # patients with rows that equal an earlier one
     columns: Annotated[tuple[ColumnSummary, ...], Field(max_length=MOST_COLUMNS, fail_fast=True)]
 
 
@@ -349,7 +352,6 @@ class EvaluateReply(Settings):
     # test patients by class, or by what else the task counts; None: fewer than the site's smallest
     # cell, or what would give such a number away
     performance: Performance = Performance()  # curves, thresholds, groups and effects
-    rows_recorded: Count | None = None  # in the user's table or images, to a multiple of the cell
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -30,6 +30,8 @@ MOST_TEXT = 2**16  # characters of any text: a query of the site file is the lon
 MOST_BITS = 512  # of any whole number: a code is compared as text
 MOST_DEPTH = 24  # of values in values
 
+_NESTED = (dict, list, tuple, Mapping)  # the last is slow to ask about
+_SMALL = {float, bool, type(None)}
 _ITEMS = {"list", "tuple", "set", "frozenset", "dict"}
 _UNSEEN = {"metadata", "serialization", "default", "ref"}  # of a schema: they validate nothing
 
@@ -45,13 +47,16 @@ def problem_with_size(values: object) -> str | None:
         elif isinstance(value, int):
             if value.bit_length() > MOST_BITS:
                 return "a whole number in it has more digits than any that is meant"
-        elif isinstance(value, Mapping | list | tuple):
+        elif isinstance(value, _NESTED):
             if depth == MOST_DEPTH:
                 return f"tables and lists in it are nested more than {MOST_DEPTH} deep"
             if len(value) > MOST_ITEMS:
                 return f"a table or list in it has {len(value)} items; {MOST_ITEMS} are the most"
-            inner = [*value, *value.values()] if isinstance(value, Mapping) else value
-            todo += [(each, depth + 1) for each in inner]
+            inner = value
+            if isinstance(value, dict | Mapping):
+                todo += [(k, depth) for k in value if type(k) is not str or len(k) > MOST_TEXT]
+                inner = value.values()
+            todo += [(each, depth + 1) for each in inner if type(each) not in _SMALL]
     return None
 
 

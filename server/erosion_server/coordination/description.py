@@ -92,6 +92,9 @@ def _figures(reply: messages.Summary) -> dict[str, Any]:
         "min_cell": cell,
         "patients": _figure(reply.num_patients, count_range(reply.num_patients, cell)),
         "rows": _figure(reply.num_samples, count_range(reply.num_samples, cell)),
+        "recorded": _figure(reply.num_recorded, count_range(reply.num_recorded, cell)),
+        "incomplete": _figure(reply.num_incomplete, count_range(reply.num_incomplete, cell)),
+        "repeated": _figure(reply.num_repeated, count_range(reply.num_repeated, cell)),
         "unreadable_at_most": reply.num_unreadable,
         "columns": {column.name: _column(column, cell) for column in reply.columns},
     }

@@ -67,7 +67,6 @@ def result_of(
         class_counts=evaluation.class_counts,
         performance=evaluation.performance,
         patients=_described(outcome, ledger),
-        rows_recorded=evaluation.rows_recorded,
         validation=dict(outcome.validation),
         p_by_round=p_by_round,
         contributions=ledger,

@@ -81,7 +81,8 @@ class Plot:
         for value in nice_ticks(*self.x):
             self._text(self._x(value), bottom + 15, self.x_form(value), "tick", "middle")
         middle = (self.left + self.width - RIGHT) / 2
-        self._text(middle, bottom + 31, self.x_label, "axis", "middle")
+        label = shortened(printable(self.x_label), int((self.width - self.left) / LETTER))
+        self._text(middle, bottom + 31, label, "axis", "middle")
         self._text(2, 12, self.y_label, "axis", "start")
 
     @classmethod

@@ -78,10 +78,16 @@ def write_figures(folder: Path, drawings: Iterable[Drawing], name: str = FOLDER)
     place.mkdir(exist_ok=True)
     for old in (*place.glob("*.svg"), *place.glob("*.csv")):
         old.unlink()
+    used: set[str] = set()
     for drawing in drawn:
+        name, number = drawing.name, 1
+        while name in used:  # of columns with other alphabets, or long ones alike
+            number += 1
+            name = f"{drawing.name}-{number}"
+        used.add(name)
         if drawing.svg:
-            write_atomically(place / f"{drawing.name}.svg", standalone(drawing.svg))
-        write_atomically(place / f"{drawing.name}.csv", drawing.as_csv())
+            write_atomically(place / f"{name}.svg", standalone(drawing.svg))
+        write_atomically(place / f"{name}.csv", drawing.as_csv())
 
 
 def file_name(*words: str) -> str:
@@ -153,7 +159,8 @@ def calibration(models: Sequence[ModelFigures], unit: str = "") -> Iterator[Draw
     for model in models:
         if (curve := model.curves.get("calibration")) is not None:
             ends += (*curve.x, *curve.low, *curve.high)
-        ends += [end for each in model.groups for end in (each.predicted, each.observed.value)]
+        for each in model.groups:
+            ends += (each.predicted, each.observed.low, each.observed.high)
     for style, model in enumerate(models):
         curve, groups = model.curves.get("calibration"), model.groups
         if curve is None and not groups:
@@ -268,7 +275,7 @@ def over_time(models: Sequence[ModelFigures], unit: str) -> Iterator[Drawing]:
 
 def residuals(models: Sequence[ModelFigures]) -> Drawing | None:
     """Return the spread of errors by fifth of a number's predictions, of the first model."""
-    found = [group for model in models[:1] for group in model.groups if group.errors]
+    found = [group for model in models[:1] for group in model.groups if {*group.errors} - {None}]
     if not found:
         return None
     columns = ("predicted", *(f"error_{level:.0%}" for level in QUANTILES), "patients")

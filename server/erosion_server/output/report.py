@@ -209,8 +209,9 @@ def _performance(run: RunData) -> dict[str, Any]:
     decided = figures.decisions(models)
     timed = list(figures.over_time(models, time_unit))
     outcome = f"mean {'prediction' if is_number else 'risk, %'}"
-    units = {each.name: each.unit for each in getattr(task, "features", ())}
-    dependent = list(figures.dependences(found.dependence, outcome, units, is_share=not is_number))
+    dependent = list(
+        figures.dependences(found.dependence, outcome, run.units, is_share=not is_number)
+    )
     spread = figures.residuals(models)
     first = models[0] if models else None
     files = [*apart, *calibrated, *timed, *dependent, *figures.tables(found)]
@@ -227,10 +228,11 @@ def _performance(run: RunData) -> dict[str, Any]:
         "thresholds": _thresholds(first),
         "timed": timed,
         "horizon": None if horizon is None else f"{horizon:g} {time_unit}".strip(),
-        "errors": []
-        if spread is None
-        else [[f"{x:.4g}" if isinstance(x, float) else str(x) for x in row] for row in spread.rows],
-        "groups": _groups(found),
+        "errors": [
+            [f"{x:.4g}" if isinstance(x, float) else str(x) or "–" for x in row]
+            for row in (spread.rows if spread is not None else ())
+        ],
+        "groups": _groups(run, found),
         "dependent": dependent,
         "important": _important(found),
         "files": files,
@@ -275,14 +277,17 @@ def _thresholds(model: ModelFigures | None) -> list[Row]:
     return rows
 
 
-def _groups(found: Performance) -> list[Row]:
+def _groups(run: RunData, found: Performance) -> list[Row]:
     whole = found.models[0].estimates.get("auroc") if found.models else None
-    reference = None if whole is None else whole.value
+    arm = run.result.arms.get(found.shown)
+    reference = whole.value if whole else arm.metrics.get("r2") if arm else None
+    lows = [each.low for group in found.subgroups if (each := group.discrimination) is not None]
+    span = (min([0.4, *lows]), 1.0)
     rows: list[Row] = []
     for group in found.subgroups:
         tested = "too few" if group.num_patients is None else str(group.num_patients)
         at = None if group.num_patients is None else reference
-        drawn = charts.strip(group.discrimination, (0.4, 1.0), at)
+        drawn = charts.strip(group.discrimination, span, at)
         each = map(estimate_cell, (group.discrimination, group.gap, group.calibration))
         rows.append((f"{group.column}: {group.group}", tested, drawn, *each))
     return rows
@@ -302,7 +307,7 @@ def _effects(run: RunData, found: Performance) -> dict[str, Any]:
     """Return a linear model's coefficients: ratios of odds or hazards, or differences."""
     task = run.study.task
     is_ratio = task.predicts != "number" or isinstance(task, Count)
-    ratios = {"classes": "Odds ratio", "times": "Ratio of the hazard's odds"}
+    ratios = {"classes": "Odds ratio", "times": "Hazard odds ratio"}
     what = "Rate ratio" if isinstance(task, Count) else ratios.get(task.predicts, "Difference")
 
     def shown(estimate: Estimate) -> Estimate:
@@ -329,8 +334,7 @@ def _effects(run: RunData, found: Performance) -> dict[str, Any]:
         deviation = deviations.get(each.column)
         if each.category is not None or not deviation:
             return ""
-        unit = getattr(features.get(each.column), "unit", "")
-        return f"per {deviation:.2g} {unit}".strip()
+        return f"per {deviation:.2g} {run.units.get(each.column, '')}".strip()
 
     every = []
     for each in told[:MOST_COLUMNS_SHOWN]:
@@ -363,10 +367,7 @@ def card_rows(run: RunData, card: ModelCard | None) -> list[Row]:
     study, result, task = run.study, run.result, run.study.task
     name = card.arm if card is not None and card.arm in result.arms else result.delivered_arm
     arm, user = result.arms[name].metrics, run.shown(result.user)
-    inputs = [
-        f"{each.name} ({unit})" if (unit := getattr(each, "unit", "")) else each.name
-        for each in getattr(task, "features", ())
-    ]
+    inputs = [f"{each} ({unit})" if unit else each for each, unit in run.units.items()]
     more = len(inputs) - MOST_COLUMNS_SHOWN
     reads = ", ".join(inputs[:MOST_COLUMNS_SHOWN]) or "images"
     outcomes = {

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from erosion_common.protocol.messages import ColumnSummary, Summary, count_range
+from erosion_common.tasks.inputs import TabularTask
 from erosion_server.output.pages import Cell, Row
 from erosion_server.output.run_data import RunData
 from erosion_server.output.words import missing_share, unreadable
@@ -16,38 +17,40 @@ MOST_CATEGORIES = 8
 
 def patient_values(run: RunData) -> dict[str, Any]:
     """Return the flow of patients and Table 1, as hospitals describe themselves."""
-    result, user, num_rounds = run.result, run.result.user, len(run.of(run.first_arm))
+    result, user, task = run.result, run.result.user, run.study.task
     samples = run.last_samples
     missing = {each.hospital: each for each in result.absent}
     unlike = {misfit.hospital for misfit in result.data_check.misfits}
     flow: list[Row] = []
     for name in run.study.user_first[:MOST_FLOWS]:
-        described, given = result.patients.get(name), result.contributions.get(name)
+        described = result.patients.get(name)
         remarks = ["wants the model"] if name == user else []
         if (away := missing.get(name)) is not None:
             remarks.append(away.reason if away.everywhere else "missing in some rounds")
         remarks += ["look at its columns"] if name in unlike else []
-        rows: str | Cell = ""
-        patients: str | Cell = str(samples[name].num_samples) if name in samples else ""
+        counts: list[str | Cell] = [""] * 5
         if described is not None:
             remarks += [lost] if (lost := unreadable(described)) else []
-            rows, patients = (
+            counts = [
                 _about_count(each, described)
-                for each in (described.num_samples, described.num_patients)
-            )
-        recorded = result.rows_recorded if name == user else None
-        flow.append(
-            (
-                run.cell(name),
-                "not known here" if recorded is None else f"about {recorded}",
-                rows,
-                patients,
-                str(result.num_patients) if name == user else "none",
-                "" if given is None else f"{given.rounds} of {num_rounds} rounds",
-                "; ".join(remarks),
-            )
-        )
+                for each in (
+                    described.num_recorded,
+                    described.num_incomplete,
+                    described.num_repeated,
+                    described.num_samples,
+                    described.num_patients,
+                )
+            ]
+        elif name in samples:
+            counts[-1] = str(samples[name].num_samples)
+        tested = f"about {10 * round(result.num_patients / 10)}" if name == user else "none"
+        flow.append((run.cell(name), *counts, tested, "; ".join(remarks)))
     notes = []
+    if isinstance(task, TabularTask):
+        notes.append(
+            "No patient was left out for a value outside the study's ranges: a hospital with one"
+            " takes no part before it is corrected."
+        )
     if (more := len(run.study.hospitals) - MOST_FLOWS) > 0:
         notes.append(f"And {more} more hospitals: contributions.csv has them.")
     if result.cross_fitting:
@@ -58,8 +61,7 @@ def patient_values(run: RunData) -> dict[str, Any]:
     beside = {name: result.patients[name] for name in shown}
     every = (column for each in beside.values() for column in each.columns)
     columns = [*dict.fromkeys(column.name for column in every)]
-    units = {each.name: each.unit for each in getattr(run.study.task, "features", ())}
-    table1 = [_column_row(name, units, beside) for name in columns[:MOST_COLUMNS_SHOWN]]
+    table1 = [_column_row(name, run.units, beside) for name in columns[:MOST_COLUMNS_SHOWN]]
     if (more := len(result.patients) - len(beside)) > 0:
         notes.append(f"Table 1 leaves out {more} hospitals; result.json has them.")
     if (more := len(columns) - MOST_COLUMNS_SHOWN) > 0:
@@ -112,9 +114,9 @@ def _share_of(column: ColumnSummary | None, category: str, of: Summary) -> Cell:
 
 
 def _missing_of(column: ColumnSummary | None) -> str:
-    return "–" if column is None else missing_share(column)
+    return "–" if column is None else missing_share(column).replace("%", " %")
 
 
 def _about_count(told: int, of: Summary) -> Cell:
     low, high = count_range(told, of.min_cell)
-    return Cell(f"about {told}" if told else "few", f"{low:.0f}–{high:.0f}")
+    return Cell(f"about {told}" if told else "few or none", f"{low:.0f}–{high:.0f}")

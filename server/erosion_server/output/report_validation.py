@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 from markupsafe import Markup
@@ -195,11 +196,11 @@ def _forests(
 
 
 def _span(found: Sequence[Estimate], aim: float | None) -> tuple[float, float]:
-    """Return an axis with all values; a far interval runs off it."""
+    """Return an axis with all values, and ordinary intervals; a far one runs off it."""
     values = [each.value for each in found] + ([] if aim is None else [aim])
     ends = [end for each in found for end in (each.low, each.high)]
     low, high = min(values), max(values)
-    room = FARTHEST * max(high - low, 0.1)
+    room = FARTHEST * max(high - low, 0.1, median(each.high - each.low for each in found))
     return max(min(*ends, low), low - room), min(max(*ends, high), high + room)
 
 

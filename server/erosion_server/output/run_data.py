@@ -41,6 +41,12 @@ class RunData:
         called = self.shown(hospital)
         return hospital if called == hospital else Cell(called, hospital)
 
+    @property
+    def units(self) -> dict[str, str]:
+        """Return the unit of each column; "" where it has none, or is a plain number ("1")."""
+        features = getattr(self.study.task, "features", ())
+        return {each.name: "" if each.unit == "1" else each.unit for each in features}
+
     def trained_with(self, arm: str) -> int:
         """Return how many other hospitals gave the arm an update."""
         accepted = {

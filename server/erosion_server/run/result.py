@@ -125,7 +125,6 @@ class Result(RunFacts, UserFigures):
     )  # as hospitals described their
     # training patients before the run: the user's, and of those that counted most
     p_by_round: PBand = None  # see `p_of_last_rounds`
-    rows_recorded: int | None = None  # in the user's data, rounded; None: not known
     validation: dict[str, Validated] = Field(default_factory=dict)  # the delivered model at other
     # hospitals, where the study asks for that
     contributions: dict[str, Contribution]
