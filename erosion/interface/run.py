@@ -183,9 +183,9 @@ class Run:
             return path.read_text(encoding="utf-8")
         except OSError as problem:
             raise CheckpointError(
-                f"The held-out predictions cannot be read from {path} ({problem.strerror}). They"
-                f" are at the site of {self.study.user} alone: give its site file (site=...), on a"
-                " machine that can read what it keeps."
+                f"The held-out predictions cannot be read from {path} ({problem.strerror})",
+                remedy=f"They are at the site of {self.study.user} alone: give its site file"
+                " (site=...), on a machine that can read what it keeps.",
             ) from None
 
     def model(self, arm: str | None = None) -> "Model":

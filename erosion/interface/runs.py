@@ -199,9 +199,10 @@ def simulate(
     if checked.has_every_user:
         where = "" if checked.testbed is not None else ", sites"  # no file, no folder with tables
         raise StudyError(
-            f"Study {checked.name} has every hospital as its user, and a Run is of one. Simulate it"
-            f" for each hospital in turn: erosion.simulate(study.for_user(name){where}) for every"
-            " name in study.hospitals; or use `erosion testbed`."
+            f"Study {checked.name} has every hospital as its user, and a Run is of one",
+            remedy="Simulate it for each hospital in turn:"
+            f" erosion.simulate(study.for_user(name){where}) for every name in"
+            " study.hospitals; or use `erosion testbed`.",
         )
     start = None if weights is None else Path(weights)
     began, clock = datetime.now(UTC), time.monotonic()

@@ -90,7 +90,8 @@ def _check_dealt(there: Mapping[str, Any], dealt: Mapping[str, Any]) -> None:
     if differing := [key for key in {**there, **dealt} if there.get(key) != dealt.get(key)]:
         raise StudyError(
             f"The volumes were dealt for the study {there.get('name')}; {dealt['name']} differs in"
-            f" {', '.join(differing)}. {REMEDY}"
+            f" {', '.join(differing)}",
+            remedy=REMEDY,
         )
 
 
@@ -100,7 +101,8 @@ def _clear(federation: Path, volumes: Sequence[Path]) -> None:
         if any((volume / folder).exists() for folder in ("records", "state")):
             raise StudyError(
                 "A hospital has run on these volumes, and nothing says for which study they were"
-                f" dealt. {REMEDY}"
+                " dealt",
+                remedy=REMEDY,
             )
     for path in (entry for volume in (federation, *volumes) for entry in volume.iterdir()):
         if path.is_dir() and not path.is_symlink():

@@ -101,8 +101,8 @@ def fetch_data_set(data_set: DataSet, folder: Path) -> Path:
             ) from None
         except ValueError:  # pooch deletes a file that fails its checksum
             raise LinkError(
-                f"{url} is not the known file: its SHA-256 is not {sha256}. It was not kept; try"
-                f" again later.\n{_by_hand(data_set, folder)}"
+                f"{url} is not the known file: its SHA-256 is not {sha256}",
+                remedy=f"It was not kept; try again later.\n{_by_hand(data_set, folder)}",
             ) from None
     return folder
 

@@ -108,8 +108,8 @@ def read_jpegs(path: Path) -> Jpegs:
 
 def _damaged(path: Path, what: str) -> DataError:
     return DataError(
-        f"{path} is damaged or another file ({what}). experiments/README.md says what it has: make"
-        " it again."
+        f"{path} is damaged or another file ({what})",
+        remedy="experiments/README.md says what it has: make it again.",
     )
 
 

@@ -124,7 +124,7 @@ def existing_file(folder: Path, file_name: str) -> Path:
             if folder.name in DATA_SETS
             else "experiments/README.md says where it comes from"
         )
-        raise DataError(f"The file {path} is missing. {remedy[0].upper()}{remedy[1:]}.")
+        raise DataError(f"The file {path} is missing", remedy=f"{remedy[0].upper()}{remedy[1:]}.")
     return path
 
 
@@ -134,12 +134,13 @@ def read_rows(path: Path) -> list[list[str]]:
         with path.open(newline="", encoding="utf-8") as file:
             rows = [row for row in csv.reader(file) if row]
     except (OSError, UnicodeDecodeError, csv.Error) as problem:
-        raise DataError(f"{path} cannot be read ({problem}). {_again(path)}") from None
+        raise DataError(f"{path} cannot be read ({problem})", remedy=_again(path)) from None
     check_complete(path, len(rows))
     for number, row in enumerate(rows, start=1):
         if len(row) != len(rows[0]):
             raise DataError(
-                f"{path}, row {number}: {len(row)} cells, expected {len(rows[0])}. {_again(path)}"
+                f"{path}, row {number}: {len(row)} cells, expected {len(rows[0])}",
+                remedy=_again(path),
             )
     return rows
 
@@ -149,7 +150,8 @@ def check_complete(path: Path, num_rows: int) -> None:
     if num_rows != ROWS.get(path.name, num_rows) or not num_rows:
         raise DataError(
             f"{path} has {num_rows} rows, expected {ROWS.get(path.name, 'some')}: it was cut off,"
-            f" or is another file. {_again(path)}"
+            " or is another file",
+            remedy=_again(path),
         )
 
 
@@ -164,7 +166,7 @@ def parsing(path: Path) -> Iterator[None]:
     except (ValueError, KeyError, IndexError) as problem:
         missing = "it lacks " if isinstance(problem, KeyError) else ""
         raise DataError(
-            f"{path} is not the table of that name ({missing}{problem}). {_again(path)}"
+            f"{path} is not the table of that name ({missing}{problem})", remedy=_again(path)
         ) from None
 
 
@@ -187,17 +189,17 @@ def read_arrays(path: Path, **rows: tuple[int, ...]) -> list[NDArray[Any]]:
             found = [arrays[name] for name in rows]
     except (*unzipping, ValueError, TypeError, KeyError) as problem:
         raise DataError(
-            f"{path} cannot be read ({problem}). experiments/README.md says which arrays it has:"
-            " make it again."
+            f"{path} cannot be read ({problem})",
+            remedy="experiments/README.md says which arrays it has: make it again.",
         ) from None
     for array, (name, row) in zip(found, rows.items(), strict=True):
         kinds = np.uint8 if row else np.integer
         expected = (*found[0].shape[:1], *row)
         if array.shape != expected or not np.issubdtype(array.dtype, kinds) or np.any(array < 0):
             raise DataError(
-                f"{name} holds {array.dtype} of shape {array.shape}, expected whole numbers"
-                f" of 0 or more, of shape {expected}. experiments/README.md says what it has:"
-                " make it again.",
+                f"{name} holds {array.dtype} of shape {array.shape}, expected whole numbers of 0"
+                f" or more, of shape {expected}",
+                remedy="experiments/README.md says what it has: make it again.",
                 where=path,
             )
     return found

@@ -336,9 +336,9 @@ def _check_together(paths: Sequence[Path]) -> None:
         folder = site.records_folder.resolve()
         if folder in logs:
             raise SiteError(
-                f"{logs[folder]} and {path} would keep one log of what was sent, in {folder}. Each"
-                " needs a folder of its own: write records = 'FOLDER' in one of them, or leave the"
-                " file out where it is given twice."
+                f"{logs[folder]} and {path} would keep one log of what was sent, in {folder}",
+                remedy="Each needs a folder of its own: write records = 'FOLDER' in one of them,"
+                " or leave the file out where it is given twice.",
             )
         logs[folder] = path
         other, name = accounts.setdefault(place_of(site.data), (path, site.account))

@@ -272,7 +272,7 @@ class Consent:
                 raise
             if full := too_many_approved(self._site, self._records):
                 remedy = "Ask the hospital to raise it in its site file."
-                raise Refusal(f"{self._site.name} approves no further study: {full}. {remedy}")
+                raise Refusal(f"{self._site.name} approves no further study: {full}", remedy=remedy)
             self._records.studies.put(
                 replace(entry, state="approved", decided_by=WITHIN_LIMITS, decided=now())
             )

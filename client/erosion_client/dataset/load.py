@@ -236,7 +236,8 @@ def checked_for(study: Study, site: Site, patients: Patients) -> Patients:
         return patients
     if site.name == study.user:
         raise DataError(
-            f"{what}, so there is nothing to measure a model on. {study.task.unmeasurable_remedy}",
+            f"{what}, so there is nothing to measure a model on",
+            remedy=study.task.unmeasurable_remedy,
             where=site.data.describe(),
         )
     return replace(patients, notes=(*patients.notes, what))

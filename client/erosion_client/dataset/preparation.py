@@ -341,7 +341,8 @@ def _of_event(table: TextTable, rows: JoinedRows, name: str) -> NDArray[np.bool_
         if found is not None:
             has = f"which has {some(repr(text) for text in found.texts if text)}"
         raise DataError(
-            f"{table.origin}: there is no event {event!r} in {rows.event_column!r}, {has}",
+            f"there is no event {event!r} in {rows.event_column!r}, {has}",
+            where=table.origin,
             remedy="Correct [data.rows].",
         )
     return np.asarray(found.codes == found.texts.index(event))

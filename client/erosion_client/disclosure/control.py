@@ -387,7 +387,8 @@ class DisclosureControl:
         return Refusal(
             f"{what} before: a few came, went or were corrected since, or another study's columns"
             " or shares leave them out, and the two runs together would show these few"
-            f" (limits.min_cell = {self.cell}). {remedy}"
+            f" (limits.min_cell = {self.cell})",
+            remedy=remedy,
         )
 
     def disclosed(self) -> list[str]:

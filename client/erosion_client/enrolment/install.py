@@ -255,7 +255,7 @@ def _key(kit: Path, members: dict[str, bytes], key_file: Path, own_key: Path | N
         )
     if own_key is None and not key_file.exists():
         raise EnrolmentError(
-            f"There is no private key at {key_file}, and none in {kit}. {_NAME_THE_KEY}"
+            f"There is no private key at {key_file}, and none in {kit}", remedy=_NAME_THE_KEY
         )
     return load_private_key(own_key or key_file, EnrolmentError)
 
@@ -277,8 +277,9 @@ def _check(
     public = certified_key(certificate)
     if public is None or public_pem(public) != public_pem(key.public_key()):
         raise EnrolmentError(
-            f"The certificate in {kit} is not for this site's key ({key_file}). {_NAME_THE_KEY}"
-            " If there is none, ask the coordinator for a kit with a new key."
+            f"The certificate in {kit} is not for this site's key ({key_file})",
+            remedy=f"{_NAME_THE_KEY} If there is none, ask the coordinator for a kit with a new"
+            " key.",
         )
     if not is_issued_by(certificate, root):
         raise EnrolmentError(f"The certificate in {kit} is not of the kit's authority.")

@@ -147,8 +147,9 @@ class AuditLog:
         if not self._is_in_place():
             raise NotNoted(
                 f"{self.path} was moved, removed or replaced while this site ran, so nothing was"
-                " sent. Put it back, and the site continues; or start it again. A full file"
-                " is set aside by the site (log.file_megabytes)."
+                " sent",
+                remedy="Put it back, and the site continues; or start it again. A full file is"
+                " set aside by the site (log.file_megabytes).",
             )
         try:
             if self._file.write(text) != len(text):
@@ -198,8 +199,9 @@ class AuditLog:
             entry = AuditEntry.model_validate_json(last)
         except ValueError:
             raise SiteError(
-                f"The last line of {path} is damaged. Examine it with `erosion log verify"
-                f" {self.path}`, keep the file, and move it away to begin another."
+                f"The last line of {path} is damaged",
+                remedy=f"Examine it with `erosion log verify {self.path}`, keep the file, and"
+                " move it away to begin another.",
             ) from None
         if self._hospital and entry.hospital not in ("", self._hospital):
             raise SiteError(
@@ -302,7 +304,8 @@ def _figures(header: str) -> Any:
         raise NotNoted(
             f"An answer has {len(header) / 2**20:.1f} MiB besides its arrays, and"
             f" {LARGEST_HEAD_BYTES // 2**20} MiB are the most that a message may have, so nothing"
-            " was sent. Ask the coordinator for a study of fewer columns or categories."
+            " was sent",
+            remedy="Ask the coordinator for a study of fewer columns or categories.",
         )
     return json.loads(header)
 

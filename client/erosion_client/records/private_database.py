@@ -101,7 +101,8 @@ class PrivateDatabase:
         if not is_in_place:
             raise SiteError(
                 f"{self.path}, which holds {self._holds}, was moved, removed or replaced while this"
-                f" program ran. {self._without} Put it back, or start this program again."
+                " program ran",
+                remedy=f"{self._without} Put it back, or start this program again.",
             )
 
     def _check(self, path: Path, version: int) -> None:
@@ -153,14 +154,15 @@ class PrivateDatabase:
         if code == sqlite3.SQLITE_BUSY:
             return SiteError(
                 f"{self.path}, which holds {self._holds}, was in use by another program for"
-                f" {WAIT_SECONDS:g} s ({problem}). {self._without} Let that program end, such as"
-                " an `erosion review` that stands still, or a copy that is made of the file."
+                f" {WAIT_SECONDS:g} s ({problem})",
+                remedy=f"{self._without} Let that program end, such as an `erosion review` that"
+                " stands still, or a copy that is made of the file.",
             )
         return SiteError(
-            f"{self.path or 'The memory'}, which holds {self._holds}, cannot be used ({problem})."
-            f" {self._without} Check the disk and the permissions of its folder (compute.state in"
-            " the site file); if the file is damaged, delete its -wal and -shm and restore it"
-            f" from a backup: deleting it forgets {self._holds}."
+            f"{self.path or 'The memory'}, which holds {self._holds}, cannot be used ({problem})",
+            remedy=f"{self._without} Check the disk and the permissions of its folder"
+            " (compute.state in the site file); if the file is damaged, delete its -wal and -shm"
+            f" and restore it from a backup: deleting it forgets {self._holds}.",
         )
 
 

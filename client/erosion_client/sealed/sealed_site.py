@@ -356,8 +356,9 @@ class SealedSite:
             if not roster.is_signed(node_keys[name], greeted.context, name, hello):
                 raise Refusal(
                     f"The keys of {name} in the roster are not signed by the key of {name} that is"
-                    f" pinned here. If {name} has a new key, ask {name} itself for its fingerprint,"
-                    f" then `erosion enroll pin FILE SITE.toml --replace {name}`."
+                    " pinned here",
+                    remedy=f"If {name} has a new key, ask {name} itself for its fingerprint,"
+                    f" then `erosion enroll pin FILE SITE.toml --replace {name}`.",
                 )
         if bad := sorted(everyone.keys() - roster.usable(everyone).keys()):
             raise Refusal(
@@ -402,8 +403,9 @@ class SealedSite:
         key = self._identity.peer_keys.get(name)
         if key is None:
             raise Refusal(
-                f"The key of {name} is not known here. Pin it with `erosion enroll pin FILE"
-                f" SITE.toml`, after comparing its fingerprint with {name}."
+                f"The key of {name} is not known here",
+                remedy="Pin it with `erosion enroll pin FILE SITE.toml`, after comparing its"
+                f" fingerprint with {name}.",
             )
         return key
 

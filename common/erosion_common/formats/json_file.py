@@ -62,15 +62,15 @@ def read_json(
     except FileNotFoundError:
         raise
     except (OSError, ValueError, RecursionError) as problem:
-        raise error(f"{path} cannot be read ({problem}). {remedy}") from None
+        raise error(f"{path} cannot be read ({problem})", remedy=remedy) from None
     if not isinstance(raw, dict):
-        raise error(f"{path} is not a JSON object. {remedy}")
+        raise error(f"{path} is not a JSON object", remedy=remedy)
     if (found := raw.get("format")) != version or isinstance(found, bool):
         said = "does not say its format" if found is None else f"is of format {found!r:.40}"
         writer = printable(str(raw.get(WRITER, "(the version that wrote it)")), at_most=40)
         raise error(
-            f"{path} {said}; erosion {software_version()} reads format {version}. Use erosion"
-            f" {writer}, or: {remedy}"
+            f"{path} {said}; erosion {software_version()} reads format {version}",
+            remedy=f"Use erosion {writer}, or: {remedy}",
         )
     rest = {key: value for key, value in raw.items() if key not in (CHECKSUM, WRITER)}
     try:
@@ -81,6 +81,6 @@ def read_json(
         without_checksum(raw)
     except ValueError as problem:
         raise error(
-            f"{path} cannot be used: {problem}. Bring it back from a backup, or: {remedy}"
+            f"{path} cannot be used: {problem}", remedy=f"Bring it back from a backup, or: {remedy}"
         ) from None
     return found

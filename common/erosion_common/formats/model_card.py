@@ -83,7 +83,7 @@ def read_model(run_folder: Path, arm: str | None = None) -> tuple[ModelCard, Pre
     layers = _read(folder / LAYERS, card.finish_sha256)
     layout = parameter_layout(card.model, tuple(card.task.input_shape), card.task.num_outputs)
     if problem := problem_with_layers_of(layers, layout):
-        raise CheckpointError(f"The last layers in {folder / LAYERS} {problem}. {REMEDY}")
+        raise CheckpointError(f"The last layers in {folder / LAYERS} {problem}", remedy=REMEDY)
     return card, Finished(parameters, layers)
 
 
@@ -93,8 +93,9 @@ def _read(path: Path, sha256: str) -> Tensor:
     found = load_model(path)
     if sha256 != _sha256(path):
         raise CheckpointError(
-            f"{path} is not the file that {CARD} was written with: it was changed,"
-            f" or is of another model. Bring both back from one backup, or: {REMEDY}"
+            f"{path} is not the file that {CARD} was written with: it was changed, or is of"
+            " another model",
+            remedy=f"Bring both back from one backup, or: {REMEDY}",
         )
     return found
 
@@ -119,7 +120,7 @@ def saved_network(
             load_flat_parameters(network, member)
     except ValueError as problem:
         raise CheckpointError(
-            f"{PARAMETERS} does not fit {CARD} ({problem}). {REMEDY}", where=run_folder
+            f"{PARAMETERS} does not fit {CARD} ({problem})", remedy=REMEDY, where=run_folder
         ) from None
     return network
 
@@ -131,12 +132,13 @@ def _check_columns(card: ModelCard, task: TabularTask, run_folder: Path) -> None
         per_column += [scaling.mean, scaling.deviation]
     if any(len(values) != columns for values in per_column):
         raise CheckpointError(
-            f"{run_folder}/{CARD} scales another number of columns than its {columns}. {REMEDY}"
+            f"{run_folder}/{CARD} scales another number of columns than its {columns}",
+            remedy=REMEDY,
         )
     if stands_in(task, scaled=scaling is not None) and card.missing_means is None:
         raise CheckpointError(
-            f"{run_folder}/{CARD} imputes missing values and does not say by what (missing_means)."
-            f" {REMEDY}"
+            f"{run_folder}/{CARD} imputes missing values and does not say by what (missing_means)",
+            remedy=REMEDY,
         )
 
 

@@ -188,9 +188,9 @@ def verify(
             if number == 0 and line.number > 1:
                 if file == path:  # the newest full file is never removed
                     raise SiteError(
-                        f"it begins with line {line.number}; the files"
-                        f" {path.stem}-*{path.suffix} with the lines before are not next to"
-                        " it. Hand over the whole folder of records, with its files' names.",
+                        f"it begins with line {line.number}; the files {path.stem}-*{path.suffix}"
+                        " with the lines before are not next to it",
+                        remedy="Hand over the whole folder of records, with its files' names.",
                         where=path,
                     )
                 previous, number, first = line.previous, line.number - 1, line.number

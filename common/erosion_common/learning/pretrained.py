@@ -132,7 +132,7 @@ def _checked(pretrained: Pretrained, folder: Path | None) -> Path:
     try:
         if path.stat().st_size > MAX_BYTES:
             raise ModelError(
-                f"Weights {path} are larger than {MAX_BYTES // 2**30} GiB. Use others."
+                f"Weights {path} are larger than {MAX_BYTES // 2**30} GiB", remedy="Use others."
             )
         with open_named(path) as file:
             while part := file.read(2**22):
@@ -147,8 +147,8 @@ def _checked(pretrained: Pretrained, folder: Path | None) -> Path:
         raise ModelError(f"Weights {path} cannot be read: {problem.strerror}.") from None
     if (found := digest.hexdigest()) != pretrained.sha256:
         raise ModelError(
-            f"Weights {path} have the SHA-256 {found}, the study names {pretrained.sha256}. Get the"
-            " file that the study was written for."
+            f"Weights {path} have the SHA-256 {found}, the study names {pretrained.sha256}",
+            remedy="Get the file that the study was written for.",
         )
     return path
 

@@ -185,7 +185,8 @@ def check_same_start(model: nn.Module, again: nn.Module, what: str) -> None:
         if name not in first or name not in second or not _are_same(first[name], second[name]):
             raise ModelError(
                 f"{name} is not the same when the model is made again, so that every site would"
-                " have another one. Draw it with torch's seeded generator.",
+                " have another one",
+                remedy="Draw it with torch's seeded generator.",
                 where=what,
             )
 
@@ -275,8 +276,8 @@ def _check_memory(parameters: dict[str, nn.Parameter], what: str) -> None:
         place = parameter.untyped_storage().data_ptr()
         if place in owner:
             raise ModelError(
-                f"{name} and {owner[place]} are different parameters in the same memory. Tie"
-                " them by using one nn.Parameter in both places.",
+                f"{name} and {owner[place]} are different parameters in the same memory",
+                remedy="Tie them by using one nn.Parameter in both places.",
                 where=what,
             )
         owner[place] = name

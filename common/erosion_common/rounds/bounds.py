@@ -60,12 +60,12 @@ def check_sizes(study: Study) -> None:
         if needed > (memory := memory_bytes()):
             raise StudyError(
                 f"Study {study.name}: the coordinator needs {needed / 2**30:.1f} GiB of memory for"
-                f" a model of this size, and this machine has {memory / 2**30:.1f} GiB. Take a"
-                " smaller model, or a larger machine."
+                f" a model of this size, and this machine has {memory / 2**30:.1f} GiB",
+                remedy="Take a smaller model, or a larger machine.",
             )
     if problem := problem_with_heads(study):
         what, remedy = problem
-        raise StudyError(f"Study {study.name}: {what}. {remedy}.")
+        raise StudyError(f"Study {study.name}: {what}", remedy=f"{remedy}.")
 
 
 def problem_with_heads(study: Study) -> tuple[str, str] | None:

@@ -58,7 +58,7 @@ def load(path: Path, template: RunState, *, arm: str, study_digest: str) -> RunS
         header, tensors = read_with_header(path)
     except (OSError, ValueError) as problem:
         raise CheckpointError(
-            f"The checkpoint {path} cannot be read ({problem}). {REMEDY}"
+            f"The checkpoint {path} cannot be read ({problem})", remedy=REMEDY
         ) from None
     if header.get("version") != VERSION:
         raise CheckpointError(
@@ -168,8 +168,8 @@ def load_model(path: Path) -> Tensor:
         params = read_tensors(path)[1]["parameters"]
     except (OSError, KeyError, ValueError) as problem:
         raise CheckpointError(
-            f"The model {path} cannot be read ({problem}). Bring it back from a backup, or run the"
-            " study again."
+            f"The model {path} cannot be read ({problem})",
+            remedy="Bring it back from a backup, or run the study again.",
         ) from None
     if params.dtype != torch.float32 or params.dim() not in (1, 2) or not len(params):
         raise CheckpointError(f"The model {path} holds {params.dtype} of shape {params.shape}.")

@@ -32,8 +32,8 @@ def read_pinned_keys(path: Path, error: type[ErosionError]) -> dict[str, PublicK
         content = read_named(path)
     except FileNotFoundError:
         raise error(
-            f"There is no {path}, which holds the keys of the other hospitals. It comes with the"
-            " site kit; sealed.peers in the site file says where it is."
+            f"There is no {path}, which holds the keys of the other hospitals",
+            remedy="It comes with the site kit; sealed.peers in the site file says where it is.",
         ) from None
     except OSError as problem:
         raise error(f"{path} cannot be read: {problem}.") from None
@@ -54,7 +54,9 @@ def parse(content: bytes, where: str, error: type[ErosionError]) -> dict[str, Pu
         except ValueError as problem:
             raise error(f"{where}: {name!r} is no hospital's name; {problem}.") from None
         if name in keys:
-            raise error(f"{where}: {name} is there twice. Keep the key that {name} confirms.")
+            raise error(
+                f"{where}: {name} is there twice", remedy=f"Keep the key that {name} confirms."
+            )
         keys[name] = read_public_key(entry["pem"].encode(), f"{where} ({name})", error)
     if not keys or _ENTRY.sub("", text).strip():
         raise error(

@@ -127,8 +127,9 @@ class RecordFiles(SumRecords):
             return evidence, read_with_header(self._own)[1]["own"]
         except (OSError, KeyError, ValueError) as problem:
             raise CheckpointError(
-                f"{self._own} cannot be read ({problem}). Without the user's own update of that"
-                " round no distance can be checked; restore the file from a backup."
+                f"{self._own} cannot be read ({problem})",
+                remedy="Without the user's own update of that round no distance can be checked;"
+                " restore the file from a backup.",
             ) from None
 
 

@@ -162,22 +162,22 @@ def read_toml(
         held = read_named(path) if content is None else content
         text = held.decode("utf-8-sig")  # Windows editors put a mark in front
     except FileNotFoundError:
-        raise error(f"There is no {what} at {path}. Check the path.") from None
+        raise error(f"There is no {what} at {path}", remedy="Check the path.") from None
     except IsADirectoryError:
         raise error(f"{path} is a folder; give the {what} itself (a .toml file).") from None
     except UnicodeDecodeError:
-        raise error(f"The {what} {path} is not text in UTF-8. Save it as UTF-8.") from None
+        raise error(f"The {what} {path} is not text in UTF-8", remedy="Save it as UTF-8.") from None
     except OSError as problem:
         raise error(
-            f"The {what} {path} cannot be read: {problem.strerror}. Give a file that this account"
-            " may read."
+            f"The {what} {path} cannot be read: {problem.strerror}",
+            remedy="Give a file that this account may read.",
         ) from None
     try:
         return tomllib.loads(text)
     except (ValueError, RecursionError) as problem:  # the former also of a number without end
         hint = _hint(str(problem), text)
         raise error(
-            f"The {what} {path} is not valid TOML: {problem}. Correct it there.{hint}"
+            f"The {what} {path} is not valid TOML: {problem}", remedy=f"Correct it there.{hint}"
         ) from None
 
 
@@ -212,7 +212,7 @@ def validate(model: type[M], raw: Mapping[str, Any], where: str, error: type[Ero
         return model.model_validate(raw)
     except ValidationError as problem:
         if problem.error_count() > MOST_MISTAKES:
-            raise error(f"{where}: it is wrong in {problem.error_count()} places.") from None
+            raise error(f"it is wrong in {problem.error_count()} places.", where=where) from None
         details = [detail for detail in problem.errors() if not _is_echo(detail)]
         lines = [_sentence(model, raw, detail) for detail in details[:MOST_NAMED]]
         if len(details) > MOST_NAMED:

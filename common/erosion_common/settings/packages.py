@@ -64,8 +64,8 @@ def installed_part(kind: Kind, name: str) -> InstalledPart:
         )
     if len(found) > 1:
         raise ModelError(
-            f"The {kind} {name!r} is installed more than once here ({', '.join(sorted(found))})."
-            " Uninstall the others, so that it is clear which one is meant."
+            f"The {kind} {name!r} is installed more than once here ({', '.join(sorted(found))})",
+            remedy="Uninstall the others, so that it is clear which one is meant.",
         )
     return _described(kind, next(iter(found.values())))
 

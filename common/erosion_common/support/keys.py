@@ -123,8 +123,9 @@ def read_public_key(pem: bytes, where: str, error: type[ErosionError]) -> Public
     """Read a public key; raises `error`, also where the file holds a private one by mistake."""
     if b"PRIVATE KEY" in pem:
         raise error(
-            f"{where} holds a private key, which must not leave its site. Ask the site for the file"
-            " that ends in .csr, and have it make a new key, because this one has travelled."
+            f"{where} holds a private key, which must not leave its site",
+            remedy="Ask the site for the file that ends in .csr, and have it make a new key,"
+            " because this one has travelled.",
         )
     try:
         key = serialization.load_pem_public_key(pem)

@@ -66,8 +66,8 @@ def load_app(name: str, kind: type[App], error: type[ErosionError]) -> App:
     if not isinstance(found, kind):
         what = "nothing" if found is None else f"a {type(found).__name__}"
         raise error(
-            f"--app {name}: {attribute} in {module} is {what}, expected a {kind.__name__}."
-            " Name the variable that holds the app."
+            f"--app {name}: {attribute} in {module} is {what}, expected a {kind.__name__}",
+            remedy="Name the variable that holds the app.",
         )
     return found
 

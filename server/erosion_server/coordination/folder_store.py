@@ -236,7 +236,7 @@ class FolderStore(Store):
             try:
                 found.append(read_records(path))
             except FileNotFoundError:
-                raise CheckpointError(f"{path} is missing. {FROM_BACKUP}") from None
+                raise CheckpointError(f"{path} is missing", remedy=FROM_BACKUP) from None
         return found
 
     def check(self, study: Study, weights: Path | None = None) -> None:
@@ -246,11 +246,14 @@ class FolderStore(Store):
             if folder.has_begun:
                 raise CheckpointError(
                     f"{folder.beginning} is missing, and the run there has begun: what its rounds"
-                    f" are scaled by and who takes part would be settled again. {FROM_BACKUP}"
+                    " are scaled by and who takes part would be settled again",
+                    remedy=FROM_BACKUP,
                 )
             return
         if (problem := earlier.problem_with(study)) is not None:
-            raise CheckpointError(f"{folder.beginning} does not fit its study: {problem}. {REMEDY}")
+            raise CheckpointError(
+                f"{folder.beginning} does not fit its study: {problem}", remedy=REMEDY
+            )
         if earlier.run != folder.run:
             raise CheckpointError(
                 f"{folder.name} has been lost or changed: sites know the run as {earlier.run}",
@@ -269,7 +272,8 @@ class FolderStore(Store):
         if len(finished) < len(ahead) and has_begun:
             raise CheckpointError(
                 f"{folder.folds} has {len(finished)} of {len(ahead)} finished folds, and the run"
-                f" went on after the last. {FROM_BACKUP}"
+                " went on after the last",
+                remedy=FROM_BACKUP,
             )
         if earlier.choices:
             settled = chosen(study, earlier.choices)
@@ -283,7 +287,7 @@ def _check_fold(path: Path, part: Study, study: Study, records: Sequence[RoundRe
         of_arm = [record for record in records if record.arm == arm]
         is_whole = of_arm and (of_arm[-1].round == rounds or of_arm[-1].outcome == "stopped")
         if not is_whole or not has_rounds(records, arm, len(of_arm)):
-            raise CheckpointError(f"{path} lacks rounds of {arm}. {FROM_BACKUP}")
+            raise CheckpointError(f"{path} lacks rounds of {arm}", remedy=FROM_BACKUP)
 
 
 def _name_too(path: Path, name: Path) -> None:

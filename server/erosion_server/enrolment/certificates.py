@@ -129,7 +129,7 @@ def load_certificate(path: Path) -> x509.Certificate:
         return keys.certificate_in(read_named(path))
     except (OSError, ValueError) as problem:
         raise EnrolmentError(
-            f"The certificate {path} cannot be read ({problem}). {_RESTORE}"
+            f"The certificate {path} cannot be read ({problem})", remedy=_RESTORE
         ) from None
 
 
@@ -137,8 +137,8 @@ def load_authority(key: Path, certificate: Path) -> Authority:
     """Return the authority; raises EnrolmentError, also where its key is kept elsewhere."""
     if not key.exists() or not key.stat().st_size:  # a container may need a file in its place
         raise EnrolmentError(
-            f"The authority's key is not at {key}. If it is kept on another medium, bring it back"
-            " for as long as this takes."
+            f"The authority's key is not at {key}",
+            remedy="If it is kept on another medium, bring it back for as long as this takes.",
         )
     own = keys.load_private_key(key, EnrolmentError, _RESTORE, lambda: _passphrase(key))
     vouched = load_certificate(certificate)
@@ -260,11 +260,13 @@ def read_request(path: Path) -> SigningRequest:
         request = x509.load_pem_x509_csr(pem)
         key, is_theirs = request.public_key(), request.is_signature_valid
     except Exception:  # noqa: BLE001 - the library may raise anything on a foreign file
-        raise EnrolmentError(f"{path} holds no certificate request in PEM. {_REMEDY}") from None
+        raise EnrolmentError(
+            f"{path} holds no certificate request in PEM", remedy=_REMEDY
+        ) from None
     if not is_theirs:
-        raise EnrolmentError(f"The request {path} is not signed by its own key. {_REMEDY}")
+        raise EnrolmentError(f"The request {path} is not signed by its own key", remedy=_REMEDY)
     if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, keys.CURVES):
-        raise EnrolmentError(f"The key of {path} is not on P-256 or P-384. {_REMEDY}")
+        raise EnrolmentError(f"The key of {path} is not on P-256 or P-384", remedy=_REMEDY)
     names = request.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     return SigningRequest(str(names[0].value) if names else "", key)
 

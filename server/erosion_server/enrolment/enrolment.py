@@ -183,10 +183,10 @@ def init_federation(
     made = (folder.authority_key, folder.authority, folder.coordinator, folder.roster)
     if any(file.exists() for file in (folder.place, *made)):
         raise EnrolmentError(
-            f"{folder.path} holds a federation already. Its certificate is renewed, also for other"
-            f" names, by `erosion enroll renew coordinator{folder.option}`. A second federation"
-            " needs another --folder; where one of its files is missing, restore it from the"
-            " backup."
+            f"{folder.path} holds a federation already",
+            remedy="Its certificate is renewed, also for other names, by `erosion enroll renew"
+            f" coordinator{folder.option}`. A second federation needs another --folder;"
+            " where one of its files is missing, restore it from the backup.",
         )
     try:
         make_private_folder(folder.path)
@@ -245,8 +245,8 @@ def enrol_site(
                 sign = _sign_command(folder, hospital, request)
                 replace = f"`{sign} --replace` puts the request's in its place"
             raise EnrolmentError(
-                f"{hospital} has a key already, {expiry.in_words(current.expires)}."
-                f" `erosion enroll renew {hospital}{folder.option}` prolongs it; {replace}."
+                f"{hospital} has a key already, {expiry.in_words(current.expires)}",
+                remedy=f"`erosion enroll renew {hospital}{folder.option}` prolongs it; {replace}.",
             )
         private, public = _key(request)
         expires = expiry.now() + timedelta(days=days)
@@ -317,8 +317,8 @@ def write_peers(folder: FederationFolder, out: Path) -> list[EnrolledKey]:
     registry = federation.read_key_registry(folder.roster)
     if not registry.in_force:
         raise EnrolmentError(
-            f"No hospital is enrolled in {folder.path}."
-            f" `erosion enroll site NAME{folder.option}` enrols one."
+            f"No hospital is enrolled in {folder.path}",
+            remedy=f"`erosion enroll site NAME{folder.option}` enrols one.",
         )
     try:
         write_atomically(out, registry.peers_text())
@@ -347,8 +347,9 @@ def _certified(
     if (known := next((k for k in roster.keys if k.public_key == text), None)) is not None:
         was = "" if known.trouble is None else f" and {known.trouble}"
         raise EnrolmentError(
-            f"This key is {known.hospital}'s already{was}. Every enrolment needs a new key:"
-            f" the site makes one with `erosion enroll request {hospital}`."
+            f"This key is {known.hospital}'s already{was}",
+            remedy="Every enrolment needs a new key: the site makes one with `erosion enroll"
+            f" request {hospital}`.",
         )
     return EnrolledKey(
         hospital=hospital,
@@ -383,5 +384,6 @@ def _current(
     names = [key.hospital for key in roster.in_force]
     raise EnrolmentError(
         f"{hospital} has no key that could be renewed or revoked; enrolled are"
-        f" {', '.join(names) or 'none yet'}. `{enrols}` enrols it."
+        f" {', '.join(names) or 'none yet'}",
+        remedy=f"`{enrols}` enrols it.",
     )

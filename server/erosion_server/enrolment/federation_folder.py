@@ -95,8 +95,8 @@ class FederationFolder:
         """Raises EnrolmentError where there is no federation here, or its file is malformed."""
         if not self.place.exists():
             raise EnrolmentError(
-                f"There is no federation in {self.path}. `erosion enroll init` makes one;"
-                " --folder says where it is."
+                f"There is no federation in {self.path}",
+                remedy="`erosion enroll init` makes one; --folder says where it is.",
             )
         raw = read_toml(self.place, "federation file", EnrolmentError)
         return validate(Address, raw, f"Federation file {self.place}", EnrolmentError)

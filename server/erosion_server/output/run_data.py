@@ -102,7 +102,7 @@ def read_run(folder: RunFolder) -> RunData:
         if not has_rounds(ordered, arm, ended.rounds):
             raise CheckpointError(
                 f"{folder.journal} does not have the {ended.rounds} rounds of {arm} that"
-                f" {folder.result} was made of. Bring both back from one backup, or run the study"
-                " again."
+                f" {folder.result} was made of",
+                remedy="Bring both back from one backup, or run the study again.",
             )
     return RunData(study, ordered, result)

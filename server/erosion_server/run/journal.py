@@ -54,15 +54,17 @@ def finished_rounds(path: Path, last_round: Mapping[str, int]) -> list[RoundReco
         if not has_rounds(records, arm, last):
             raise CheckpointError(
                 f"{path} lacks rounds of {arm}, of which {last} are finished: its checkpoint is"
-                " there. Bring the journal back from a backup, or start the study again."
+                " there",
+                remedy="Bring the journal back from a backup, or start the study again.",
             )
         written = max((record.round for record in every if record.arm == arm), default=0)
         if written > last + 1:
             have = f"is that of round {last}" if last else "is missing"
             raise CheckpointError(
-                f"{path} has {written} rounds of {arm}, and its checkpoint {have}. Bring the folder"
-                f" checkpoints back from the backup that the journal is from; or take {arm}'s lines"
-                f" after round {last} off the journal, and these rounds are done again."
+                f"{path} has {written} rounds of {arm}, and its checkpoint {have}",
+                remedy="Bring the folder checkpoints back from the backup that the journal is"
+                f" from; or take {arm}'s lines after round {last} off the journal, and"
+                " these rounds are done again.",
             )
     return records
 

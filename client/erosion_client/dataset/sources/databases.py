@@ -28,7 +28,7 @@ from erosion_client.dataset.sources.data_source import (
 )
 from erosion_client.dataset.sources.delimited import distinct
 from erosion_client.dataset.text_table import ColumnEncoder, TextTable, text_columns, whole_table
-from erosion_client.finding import Finding, failed, ok, warning
+from erosion_client.finding import Finding, failed_by, ok, warning
 from erosion_common.errors import DataError
 from erosion_common.support.files import read_named
 from erosion_common.support.software import install_command
@@ -124,7 +124,7 @@ class SqlQuery(TableSource):
             self._connection(engine).close()
             engine.dispose()
         except DataError as problem:
-            yield failed("data", problem.problem.what, problem.problem.remedy)
+            yield failed_by("data", problem)
             return
         yield ok("data", f"{self.describe()[13:]} lets us in")
 
@@ -207,13 +207,15 @@ class SqlQuery(TableSource):
             return create_engine(url, poolclass=NullPool, connect_args=connect)
         except (ModuleNotFoundError, NoSuchModuleError) as problem:
             raise DataError(
-                f"{self.describe()}: there is no driver for it ({problem})",
+                f"there is no driver for it ({problem})",
+                where=self.describe(),
                 remedy=f"For PostgreSQL run: {install_command('sql')}; for another database install"
                 " the driver that its url names.",
             ) from None
         except (ArgumentError, *DRIVER_ERRORS):
             raise DataError(
-                f"{self.describe()}: url is not one that SQLAlchemy can read",
+                "url is not one that SQLAlchemy can read",
+                where=self.describe(),
                 remedy="Write it like postgresql://reader@host:5432/database.",
             ) from None
 

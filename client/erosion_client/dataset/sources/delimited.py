@@ -145,9 +145,10 @@ def _rows(
             cells = next(reader)
         except csv.Error:
             raise DataError(
-                f"Data file {content}: the row that begins on line {first} has a value of more than"
-                f" {csv.field_size_limit()} characters. If that is not meant, a quotation mark is"
-                " missing or too many there; else leave its column out of the export."
+                f"Data file {content}: the row that begins on line {first} has a value of more"
+                f" than {csv.field_size_limit()} characters",
+                remedy="If that is not meant, a quotation mark is missing or too many there;"
+                " else leave its column out of the export.",
             ) from None
         if cells == [END, END]:
             return

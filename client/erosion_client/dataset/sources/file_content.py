@@ -128,8 +128,8 @@ def _only_member(path: Path) -> FileContent:
         if len(members) != 1:
             names = ", ".join(member.filename for member in members[:5]) or "none"
             raise DataError(
-                f"Data file {path} holds {len(members)} files ({names}). Pack one table alone, or"
-                " unpack it and give the table."
+                f"Data file {path} holds {len(members)} files ({names})",
+                remedy="Pack one table alone, or unpack it and give the table.",
             )
         if members[0].flag_bits & 1:
             raise DataError(
@@ -215,8 +215,8 @@ def _decodes(content: FileContent, encoding: str) -> bool:
                     _refuse_nul(content, chunk)
                 if encoding == "utf-8" and b"\x1b$" in chunk:  # ASCII all through
                     raise DataError(
-                        f'Data file {content} seems to be Japanese text in JIS ("iso2022_jp"). If'
-                        f" so, {ASK}; or save it as UTF-8."
+                        f'Data file {content} seems to be Japanese text in JIS ("iso2022_jp")',
+                        remedy=f"If so, {ASK}; or save it as UTF-8.",
                     )
                 if not chunk.isascii() or decoder.getstate()[0]:
                     decoder.decode(chunk)
@@ -236,8 +236,8 @@ def _refuse_nul(content: FileContent, begin: bytes) -> NoReturn:
     seems = "utf-16-be" if even > odd else "utf-16-le"
     if min(even, odd) * 10 <= max(even, odd) and "\n" in begin.decode(seems, errors="replace"):
         raise DataError(
-            f'Data file {content} seems to be text in UTF-16 without its mark ("{seems}"). If so,'
-            f" {ASK}; or save it as UTF-8."
+            f'Data file {content} seems to be text in UTF-16 without its mark ("{seems}")',
+            remedy=f"If so, {ASK}; or save it as UTF-8.",
         )
     raise DataError(
         f"Data file {content} is not text that can be read (it holds NUL characters)",

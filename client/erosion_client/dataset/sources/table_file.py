@@ -134,8 +134,8 @@ def _check_bounds(content: FileContent, origin: str) -> None:
     with content.open() as file, zipfile.ZipFile(file) as archive:
         if sum(member.file_size for member in archive.infolist()) > MOST_BYTES:
             raise DataError(
-                f"{origin} unpacks to more than {MOST_BYTES // 2**30} GiB. Export only the study's"
-                " columns."
+                f"{origin} unpacks to more than {MOST_BYTES // 2**30} GiB",
+                remedy="Export only the study's columns.",
             )
         for member in archive.infolist():
             if re.fullmatch(r"xl/worksheets/[^/]+\.xml", member.filename):
@@ -236,9 +236,10 @@ def read_json_lines(
     kinds = {row.get("resourceType") for row in rows} - {None}
     if kinds - {"Patient"}:
         raise DataError(
-            f"{origin} holds FHIR's {', '.join(sorted(map(str, kinds)))}. FHIR's resources are not"
-            " the rows of a table: flatten them into one row for each patient first (SQL on FHIR's"
-            " views, Pathling), or query them with DuckDB."
+            f"{origin} holds FHIR's {', '.join(sorted(map(str, kinds)))}",
+            remedy="FHIR's resources are not the rows of a table: flatten them into one row for"
+            " each patient first (SQL on FHIR's views, Pathling), or query them with"
+            " DuckDB.",
         )
     notes = ["FHIR's Patient, a row each; what lies deeper is called by its path"] if kinds else []
     columns = {name: [row.get(name) for row in rows] for name in names}
@@ -386,8 +387,9 @@ def _read_table(source: TableFile, wanted: Collection[str]) -> TextTable:
         )
     if path.is_dir():
         raise DataError(
-            f"Data file {path} is a folder, but the study wants a table: give a file. If it holds"
-            ' tables, write source = "duckdb" under [data], if images, source = "images".'
+            f"Data file {path} is a folder, but the study wants a table: give a file",
+            remedy='If it holds tables, write source = "duckdb" under [data], if images, source'
+            ' = "images".',
         )
     if not path.is_file():  # a pipe or a device, which may never end
         raise DataError(
