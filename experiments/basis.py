@@ -23,10 +23,7 @@ DATA_FILES: Mapping[str, tuple[str, ...]] = {  # below the data folder
         "cifar10/cifar10_jpeg_test.npz",
         "cifar10/cifar10_subset.npz",
     ),
-    "diabetes": (
-        f"{SHIPPED}/diabetes_data_raw.csv.gz",
-        f"{SHIPPED}/diabetes_target.csv.gz",
-    ),
+    "diabetes": (f"{SHIPPED}/diabetes_data_raw.csv.gz", f"{SHIPPED}/diabetes_target.csv.gz"),
     "diabetes-130": ("diabetes-130/diabetic_data.csv.gz",),
     "ham10000": ("ham10000/ham10000_28x28.npz",),
     "heart-disease": (

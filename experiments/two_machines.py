@@ -14,12 +14,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from erosion_server.run.run_folder import write_study
-from experiments.faults.network import (
-    COORDINATOR,
-    COORDINATOR_ADDRESS,
-    Network,
-    why_no_networks,
-)
+from experiments.faults.network import COORDINATOR, COORDINATOR_ADDRESS, Network, why_no_networks
 from experiments.faults.program import PATIENCE_SECONDS, wait_until
 from experiments.faults.stage import small_study, write_patients
 from experiments.program import run_program, unpack_kit

@@ -15,10 +15,7 @@ PUBLIC = {
     "flwr.serverapp.strategy",
 }
 # Other systems that ours is measured against.
-OTHERS = (
-    "experiments/benchmarks/peers/",
-    "experiments/benchmarks/simulation_programs.py",
-)
+OTHERS = ("experiments/benchmarks/peers/", "experiments/benchmarks/simulation_programs.py")
 ALLOWED = {
     # From 1.38 on, a message cannot be made without it.
     "common/erosion_common/protocol/flower.py": {"flwr.supercore.task_identity"},

@@ -161,8 +161,7 @@ class Limits(Settings):
         "package's files (`erosion models` prints it).",
     )
     installed_methods: dict[str, Sha256] = Field(
-        default_factory=dict,
-        description="Methods of packages that may be run here, likewise.",
+        default_factory=dict, description="Methods of packages that may be run here, likewise."
     )
     installed_tasks: dict[str, Sha256] = Field(
         default_factory=dict, description="Tasks of packages that may be run here, likewise."

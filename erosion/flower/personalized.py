@@ -25,12 +25,7 @@ from erosion.flower.rules import needs_more, rule_of
 from erosion.flower.saved import Saved
 from erosion_common.aggregation.cohort import Update
 from erosion_common.aggregation.vectors import norm
-from erosion_common.algorithms.base import (
-    Algorithm,
-    ArmBase,
-    BuildContext,
-    RoundStart,
-)
+from erosion_common.algorithms.base import Algorithm, ArmBase, BuildContext, RoundStart
 from erosion_common.errors import RunError, StudyError
 from erosion_common.rounds.records import Absence, Answer, Rejection, RoundRecord, RunState
 from erosion_common.rounds.round import Round, first_state

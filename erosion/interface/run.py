@@ -168,11 +168,7 @@ class Run:
 
     def _held_out(self, site: str | os.PathLike[str] | None) -> str:
         from erosion.interface.models import site_folder_of
-        from erosion_client.evaluation.held_out import (
-            PREDICTIONS,
-            run_folder_at,
-            testbed_site,
-        )
+        from erosion_client.evaluation.held_out import PREDICTIONS, run_folder_at, testbed_site
         from erosion_server.run.run_folder import RunFolder
 
         if self.folder is None:

@@ -257,9 +257,7 @@ def _sites_of_study(
 
 
 def _sites_given(
-    study: Study,
-    sites: Mapping[str, AnyPath] | Sequence[AnyPath] | AnyPath,
-    weights: Path | None,
+    study: Study, sites: Mapping[str, AnyPath] | Sequence[AnyPath] | AnyPath, weights: Path | None
 ) -> "Mapping[str, Site]":
     from erosion.simulation.testbed_sites import (
         in_a_simulation,

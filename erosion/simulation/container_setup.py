@@ -112,11 +112,7 @@ def _clear(federation: Path, volumes: Sequence[Path]) -> None:
 
 
 def _deal(
-    study: Study,
-    coordinator: str,
-    federation: Path,
-    volume_of: Mapping[str, Path],
-    data_dir: Path,
+    study: Study, coordinator: str, federation: Path, volume_of: Mapping[str, Path], data_dir: Path
 ) -> None:
     hospitals = make_hospitals(study, federation / "made", data_dir)
     folder = FederationFolder(federation / "enrolment")

@@ -21,12 +21,7 @@ from erosion_server.output.words import absences, data_check, metric_text
 from erosion_server.run.findings import absences as absent
 from erosion_server.run.findings import contributions, leak_of
 from erosion_server.run.overview import EarlyStop, Overview, UserResult, mean_weights, overview
-from erosion_server.run.result import (
-    CrossFitting,
-    p_of_last_rounds,
-    verdict,
-    words_for_tested,
-)
+from erosion_server.run.result import CrossFitting, p_of_last_rounds, verdict, words_for_tested
 
 
 def simulate_testbed(

@@ -41,10 +41,7 @@ from erosion_server.run.run_folder import RunFolder, new_run_folder
 DATA = "testbed"  # the hospitals' folder in a run's
 KEY = "node.key"
 STOP_SECONDS = 5.0  # between asking a process to end and ending it
-IMPORTED_BY_ALL = (
-    "erosion_client.connection.serve",
-    "erosion_server.coordination.run_study",
-)
+IMPORTED_BY_ALL = ("erosion_client.connection.serve", "erosion_server.coordination.run_study")
 # One thread each: more would only get in the way of the others. Set before torch is imported.
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 
@@ -351,12 +348,7 @@ def _watch(server: _Program, sites: list[_Program]) -> int:
 
 
 def _write_site(
-    folder: Path,
-    name: str,
-    source: Data,
-    address: str,
-    compute: Mapping[str, Any],
-    study: Study,
+    folder: Path, name: str, source: Data, address: str, compute: Mapping[str, Any], study: Study
 ) -> Path:
     path = folder / name / "site.toml"
     path.parent.mkdir(parents=True, exist_ok=True)

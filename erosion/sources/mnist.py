@@ -15,13 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from erosion.sources.source import (
-    Arrays,
-    Indices,
-    SourceBase,
-    data_folder,
-    existing_file,
-)
+from erosion.sources.source import Arrays, Indices, SourceBase, data_folder, existing_file
 from erosion_common.errors import DataError, StudyError
 from erosion_common.study.study import Study
 

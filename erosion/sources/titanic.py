@@ -107,11 +107,7 @@ def _passengers(rows: list[dict[str, str]]) -> Passengers:
     if not np.isin(survived, (0, 1)).all():
         raise ValueError("survived is not 0 or 1 of everybody")
     inputs = np.stack([np.asarray(column, dtype=np.float32) for column in columns], axis=1)
-    return Passengers(
-        torch.from_numpy(inputs),
-        torch.from_numpy(survived.astype(np.int64)),
-        age,
-    )
+    return Passengers(torch.from_numpy(inputs), torch.from_numpy(survived.astype(np.int64)), age)
 
 
 def split_indices(passengers: Passengers, split: Split, seed: int) -> list[list[int]]:

@@ -50,13 +50,7 @@ def one_arm(
 ) -> Study:
     """That arm, with these options, and `local`, in plain or in sealed rounds."""
     content = study.model_dump(mode="json", exclude_none=True)
-    content |= {
-        "arms": {
-            arm: {**content["arms"].get(arm, {}), **options},
-            "local": {},
-        },
-        **changes,
-    }
+    content |= {"arms": {arm: {**content["arms"].get(arm, {}), **options}, "local": {}}, **changes}
     if study.scaling == "federated":
         content["scaling"] = "local"
     content["evaluation"] = {**content["evaluation"], "compare": [arm, "local"]}

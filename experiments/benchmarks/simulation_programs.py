@@ -230,12 +230,7 @@ def table(workers: int) -> dict[str, Any]:
             "user": names[0],
             "hospitals": names,
             "rounds": TABLE_ROUNDS,
-            "task": {
-                "kind": "tabular",
-                "target": "y",
-                "classes": ["0", "1"],
-                "features": columns,
-            },
+            "task": {"kind": "tabular", "target": "y", "classes": ["0", "1"], "features": columns},
             "model": {"name": "logistic"},
             "training": TABLE_TRAINING,
             "arms": {"weight_erosion": {"distance_penalty": 0.001}},

@@ -49,10 +49,7 @@ def small_study(**changes: Any) -> Study:
         "training": {"steps": 1500, "batch_size": 16, "learning_rate": 0.1},
         "arms": {"fedavg": {}},
         "evaluation": {"test_share": 0.5, "bootstrap": 100},
-        "federation": {
-            "round_deadline_seconds": DEADLINE_SECONDS,
-            "join_deadline_seconds": 120.0,
-        },
+        "federation": {"round_deadline_seconds": DEADLINE_SECONDS, "join_deadline_seconds": 120.0},
     }
     return Study.model_validate({**values, **changes})
 

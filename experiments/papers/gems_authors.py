@@ -155,11 +155,7 @@ def measured_neurons(
     """Return the radius of every neuron of a hidden layer: (out,) float64."""
     along = directions(options.directions, inputs.shape[1] + 1, generator)
     radii = neuron_radii(
-        layer,
-        inputs,
-        options.neuron_epsilon,
-        along,
-        divide_by_count=options.divide_by_count,
+        layer, inputs, options.neuron_epsilon, along, divide_by_count=options.divide_by_count
     )
     if options.radius == "midpoint":
         radii = torch.tensor(

@@ -291,11 +291,7 @@ def _met(centres: Tensor, scales: Tensor | None, radii: Tensor) -> tuple[Tensor,
 
 
 def network_gems(
-    models: Sequence[Model],
-    nodes: Sequence[Node],
-    classes: int,
-    options: AuthorsNetwork,
-    seed: int,
+    models: Sequence[Model], nodes: Sequence[Node], classes: int, options: AuthorsNetwork, seed: int
 ) -> tuple[Aggregate, Layer, list[Layer]]:
     """GEMS for one hidden layer; also the merged layer and the nodes' retrained ones above it."""
     merged = merged_hidden(models, nodes, options, seed)

@@ -158,11 +158,7 @@ def study_of(config: Values) -> Study:
                 "deviation": [0.3081],
             },
             "model": {"name": "mnist_cnn"},
-            "training": {
-                "epochs": 1,
-                "batch_size": BATCH_SIZE,
-                "learning_rate": LEARNING_RATE,
-            },
+            "training": {"epochs": 1, "batch_size": BATCH_SIZE, "learning_rate": LEARNING_RATE},
             "arms": {config["scheme"]: config["arm"]},
             "evaluation": {"bootstrap": 100},
         }

@@ -322,10 +322,7 @@ def expected_losses(config: Values, eta: Floats, alpha: Floats, beta: Floats) ->
             + of.noise_xc,
             of.keep_c**2 * cc + 2 * of.keep_c * of.lean * xc + of.lean**2 * xx + of.noise_c,
         )
-        x, c = (
-            of.keep_x * x - of.pull * (shift - c),
-            of.keep_c * c + of.lean * x + beta * shift,
-        )
+        x, c = (of.keep_x * x - of.pull * (shift - c), of.keep_c * c + of.lean * x + beta * shift)
         yield config["a"] * (x**2 + xx) / 2
 
 

@@ -16,14 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from erosion.sources.diabetes_130 import (
-    COLUMNS,
-    FILE,
-    FOLDER,
-    NUMBERS,
-    first_stays,
-    patient_of,
-)
+from erosion.sources.diabetes_130 import COLUMNS, FILE, FOLDER, NUMBERS, first_stays, patient_of
 from erosion.sources.mnist import read_mnist
 from erosion.sources.pictures import read_ham10000
 from erosion.sources.source import data_folder, existing_file, parsing, read_arrays

@@ -429,8 +429,7 @@ def drawn(name: str, count: int, *, informative: bool) -> tuple[Floats, Targets]
 
 @pytest.mark.parametrize("reference", REFERENCES)
 @pytest.mark.parametrize(
-    ("name", "informative"),
-    [*((name, True) for name in TASKS), ("two", False), ("time", False)],
+    ("name", "informative"), [*((name, True) for name in TASKS), ("two", False), ("time", False)]
 )
 def test_a_reference_learns(name: str, reference: LocalReference, informative: bool) -> None:
     task = task_of(name)

@@ -85,10 +85,7 @@ def test_the_answers_are_those_of_whole_vectors(dim: int) -> None:
     )
     centre = torch.ones(dim)
     torch.testing.assert_close(
-        vectors.distances_to(centre, hospitals.blocks()),
-        (whole - 1).norm(dim=1),
-        rtol=1e-6,
-        atol=0,
+        vectors.distances_to(centre, hospitals.blocks()), (whole - 1).norm(dim=1), rtol=1e-6, atol=0
     )
 
 

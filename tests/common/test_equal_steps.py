@@ -107,9 +107,7 @@ def test_weight_erosion_says_how_many_steps_it_took() -> None:
     assert outcome.steps == 4
     outcome = WeightErosion().train(
         work(
-            labels=labels,
-            training={"steps": None, "epochs": 2, "batch_size": 4},
-            smallest_batch=3,
+            labels=labels, training={"steps": None, "epochs": 2, "batch_size": 4}, smallest_batch=3
         )
     )
     assert outcome.steps == 2  # all five in one mini-batch

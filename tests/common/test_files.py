@@ -18,12 +18,7 @@ from erosion_common.sealed.audit import read_disclosure
 from erosion_common.sealed.pinned_keys import read_pinned_keys
 from erosion_common.study.study import load_study
 from erosion_common.support import files
-from erosion_common.support.files import (
-    lines_of,
-    read_named,
-    replacing,
-    write_atomically,
-)
+from erosion_common.support.files import lines_of, read_named, replacing, write_atomically
 from erosion_common.support.keys import load_private_key
 from erosion_server.enrolment.certificates import load_certificate, read_request
 from tests.support.refusals import refused

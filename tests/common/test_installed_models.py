@@ -102,10 +102,7 @@ def test_what_is_not_installed_or_installed_twice_is_said(
 
 @pytest.mark.parametrize(
     ("target", "message"),
-    [
-        ("ward_absent:make", "ward_absent"),
-        ("not an object", "'not an object'"),
-    ],
+    [("ward_absent:make", "ward_absent"), ("not an object", "'not an object'")],
 )
 def test_an_entry_point_to_nothing_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str, message: str

@@ -18,10 +18,7 @@ from erosion_common.algorithms.fedlin import FedLin
 from erosion_common.algorithms.local import Local
 from erosion_common.algorithms.model_averaging import ModelAveraging
 from erosion_common.algorithms.own_model import OwnModelState
-from erosion_common.algorithms.personal_layers import (
-    personal_parameters,
-    problem_with_own,
-)
+from erosion_common.algorithms.personal_layers import personal_parameters, problem_with_own
 from erosion_common.algorithms.scaffold import Scaffold
 from erosion_common.learning.local_work import LocalOutcome, LocalWork, Tensors
 from erosion_common.learning.training import Training

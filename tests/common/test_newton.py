@@ -310,9 +310,7 @@ def test_a_site_lets_no_gradient_leave_unless_its_limits_say_so(tmp_path: Path) 
         {"privacy": {"epsilon": 3.0, "delta": 1e-3, "learning_rate": 0.1}},
     ],
 )
-def test_a_study_that_it_cannot_serve_is_refused_when_it_is_loaded(
-    changes: dict[str, Any],
-) -> None:
+def test_a_study_that_it_cannot_serve_is_refused_when_it_is_loaded(changes: dict[str, Any]) -> None:
     with pytest.raises(ValidationError) as problem:
         study_of(**{"task": CLASSES, **changes})
     assert "newton" in str(problem.value)

@@ -138,10 +138,7 @@ def test_what_cannot_be_prepared_is_refused(wrong: dict[str, Any]) -> None:
         NumberFeature(name="x", **wrong)
 
 
-PAIRS: dict[str, Any] = {
-    "interactions": [["x", "y"], ["c", "x"], ["c", "d"]],
-    "missing": "impute",
-}
+PAIRS: dict[str, Any] = {"interactions": [["x", "y"], ["c", "x"], ["c", "d"]], "missing": "impute"}
 MIXED: list[dict[str, Any]] = [
     {"name": "x", "knots": [0, 1, 2]},
     {"name": "c", "categories": ["a", "b", "c"]},

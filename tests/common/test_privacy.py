@@ -214,12 +214,7 @@ def test_a_model_that_cannot_be_taken_apart_says_so() -> None:
     rows = PatientRows(torch.ones(2, 1), torch.tensor([0, 1]), torch.arange(2))
     with refused(ModelError, "patient"):
         clipped_sum(
-            model,
-            flat_parameters(model),
-            rows,
-            nn.functional.cross_entropy,
-            clip_norm=1.0,
-            seed=0,
+            model, flat_parameters(model), rows, nn.functional.cross_entropy, clip_norm=1.0, seed=0
         )
 
 
@@ -477,8 +472,7 @@ def test_the_noise_is_for_every_round_of_every_arm_that_asks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "shape"),
-    [(Mlp(), (3,)), (MnistCnn(), (1, 28, 28)), (Resnet18(), (3, 32, 32))],
+    ("settings", "shape"), [(Mlp(), (3,)), (MnistCnn(), (1, 28, 28)), (Resnet18(), (3, 32, 32))]
 )
 def test_the_programs_own_models_can_be_taken_apart(
     settings: ModelBase, shape: tuple[int, ...]

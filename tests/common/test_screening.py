@@ -31,13 +31,7 @@ from erosion_common.protocol.messages import (
 )
 from erosion_common.rounds.evaluation import problem_with_evaluation
 from erosion_common.rounds.records import Answer, Rejection, RunState
-from erosion_common.rounds.screening import (
-    OUTSIZED,
-    Expected,
-    reject_outsized,
-    sample_cap,
-    screen,
-)
+from erosion_common.rounds.screening import OUTSIZED, Expected, reject_outsized, sample_cap, screen
 from erosion_common.study.study import Study
 from tests.support.scripted import metrics
 from tests.support.small_study import make_study

@@ -8,12 +8,7 @@ import torch
 from torch import Tensor
 
 from erosion_common.learning.local_sgd import train_locally
-from erosion_common.learning.models import (
-    Logistic,
-    Mlp,
-    MnistCnn,
-    Resnet18,
-)
+from erosion_common.learning.models import Logistic, Mlp, MnistCnn, Resnet18
 from erosion_common.learning.networks import ModelBase
 from erosion_common.learning.stacked_sgd import Job, train_stacked, why_not_stacked
 from erosion_common.learning.training import Training

@@ -23,11 +23,7 @@ from erosion_common.protocol.frames import LONGEST_REASON
 from erosion_common.rounds.presence import UserDeclinedError  # noqa: F401 - as above
 from erosion_common.support.logs import JsonLines, SafeText, about, stamp
 from erosion_common.support.process import GAP_SECONDS, RunningTime, imports_for_good
-from erosion_common.support.software import (
-    DISTRIBUTIONS,
-    check_distributions,
-    install_command,
-)
+from erosion_common.support.software import DISTRIBUTIONS, check_distributions, install_command
 from tests.support.projects import EXTRAS, PROJECTS
 from tests.support.refusals import refused
 

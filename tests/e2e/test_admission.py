@@ -288,9 +288,7 @@ def test_a_site_knows_by_itself_that_its_certificate_has_expired(enrolled: Enrol
         expired.connect()
 
 
-def test_a_revoked_key_is_out_within_seconds_and_a_new_one_is_let_in(
-    enrolled: Enrolled,
-) -> None:
+def test_a_revoked_key_is_out_within_seconds_and_a_new_one_is_let_in(enrolled: Enrolled) -> None:
     line = enrolled.line()
     with line.connect() as connection:
         wait_until(lambda: enrolled.connected() == ["bob"])
@@ -339,9 +337,7 @@ def test_a_coordinator_that_runs_for_months_says_in_time_that_its_certificate_en
         wait_until(lambda: enrolled.connected() == ["bob"])
 
 
-def test_a_site_with_a_certificate_of_its_hospitals_authority_is_let_in(
-    enrolled: Enrolled,
-) -> None:
+def test_a_site_with_a_certificate_of_its_hospitals_authority_is_let_in(enrolled: Enrolled) -> None:
     authority = certificates.new_authority()
     key, ends = new_private_key(), expiry.now() + timedelta(days=5)
     issued = certificates.issue_site(authority, "site.carol.example", key.public_key(), ends)

@@ -70,9 +70,7 @@ def test_a_study_goes_on_once_the_last_hospital_has_approved_it(
     assert result.arms["fedavg"].rounds == 2
 
 
-def test_the_study_that_was_approved_is_the_one_that_begins_with_its_quorum(
-    tmp_path: Path,
-) -> None:
+def test_the_study_that_was_approved_is_the_one_that_begins_with_its_quorum(tmp_path: Path) -> None:
     """And the one that is gone on with, by the command that a supervisor gives."""
     address, file, folder = free_address(), tmp_path / "study.toml", RunFolder(tmp_path / "run")
     wait = {"join_deadline_seconds": 1.0, "round_deadline_seconds": PATIENCE, "quorum": 2}

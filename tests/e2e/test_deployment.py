@@ -28,13 +28,7 @@ from erosion_server.output.observers import InBackground
 from erosion_server.run.journal import read_journal, read_records
 from tests.support import federation as support_federation
 from tests.support import programs
-from tests.support.federation import (
-    Federation,
-    deployed,
-    simulated_alike,
-    small_study,
-    write_site,
-)
+from tests.support.federation import Federation, deployed, simulated_alike, small_study, write_site
 from tests.support.patience import PATIENCE
 
 

@@ -96,9 +96,7 @@ def test_a_second_reply_changes_nothing(attacked: Attacked) -> None:
     assert ("accepted", "") in entries(attacked, "twice")  # the first of two counts
 
 
-def test_a_body_that_never_comes_costs_the_round_its_deadline_at_most(
-    attacked: Attacked,
-) -> None:
+def test_a_body_that_never_comes_costs_the_round_its_deadline_at_most(attacked: Attacked) -> None:
     outcome, reason = entries(attacked, "drips")[0]
     assert outcome in ("absent", "rejected")
     assert reason
@@ -110,9 +108,7 @@ def test_a_hundred_bad_calls_are_told_of_in_a_few_lines(attacked: Attacked) -> N
     assert len(attacked.log) < 100
 
 
-def test_what_collaborating_is_compared_with_has_not_moved_at_all(
-    attacked: Attacked,
-) -> None:
+def test_what_collaborating_is_compared_with_has_not_moved_at_all(attacked: Attacked) -> None:
     study = attacked.federation.study
     alone = study.model_copy(update={"arms": {"local": study.arms["local"]}})
     hospitals = {name: attacked.federation.hospital(name) for name in HONEST}
@@ -124,9 +120,7 @@ def test_what_collaborating_is_compared_with_has_not_moved_at_all(
     assert torch.equal(deployed.params, simulated.finals["local"].params)
 
 
-def test_the_poisoned_counts_and_values_have_not_moved_the_average_far(
-    attacked: Attacked,
-) -> None:
+def test_the_poisoned_counts_and_values_have_not_moved_the_average_far(attacked: Attacked) -> None:
     path = attacked.federation.run_folder.checkpoint("fedavg")
     template = initial_state(attacked.federation.study, "fedavg")
     final = checkpoint.load(
@@ -136,9 +130,7 @@ def test_the_poisoned_counts_and_values_have_not_moved_the_average_far(
     assert final.params.abs().max() < 10
 
 
-def test_figures_of_no_arm_cost_their_user_its_model_and_nobody_else_theirs(
-    tmp_path: Path,
-) -> None:
+def test_figures_of_no_arm_cost_their_user_its_model_and_nobody_else_theirs(tmp_path: Path) -> None:
     study = small_study(
         user=EVERY_USER, hospitals=["alice", "mallory", "carol"], rounds=2, arms={"fedavg": {}}
     )
@@ -163,9 +155,7 @@ ROUNDS = 200 // len(fuzzing.SITES)
 MOST_MEGABYTES = 1000  # more than before: 490 to 640 were seen, and the site pushes several GB
 
 
-def test_200_malformed_replies_cost_nobody_a_round_and_leave_nothing_behind(
-    tmp_path: Path,
-) -> None:
+def test_200_malformed_replies_cost_nobody_a_round_and_leave_nothing_behind(tmp_path: Path) -> None:
     study = small_study(
         rounds=ROUNDS,
         arms={"fedavg": {}},

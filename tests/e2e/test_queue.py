@@ -61,10 +61,7 @@ OLD, NEW = ("7.1.0", 1), ("7.2.0", 2)
 
 @pytest.mark.parametrize(("coordinator", "before", "after"), [(NEW, OLD, NEW), (OLD, OLD, NEW)])
 def test_hospitals_upgrade_one_after_another_in_the_middle_of_a_queue(
-    tmp_path: Path,
-    coordinator: tuple[str, int],
-    before: tuple[str, int],
-    after: tuple[str, int],
+    tmp_path: Path, coordinator: tuple[str, int], before: tuple[str, int], after: tuple[str, int]
 ) -> None:
     queue, address, names = tmp_path / "queue", free_address(), ("alice", "bob", "carol")
     for number, name in enumerate(("one", "two", "three", "four"), start=1):

@@ -25,13 +25,7 @@ from erosion_common.study.study import Study
 from experiments.reconstruction import fitted, num_found, solved
 from tests.support.federation import small_study
 from tests.support.patience import wait_until
-from tests.support.rogue import (
-    NUM_PATIENTS,
-    Rogue,
-    patients,
-    rogue_coordinator,
-    write_patients,
-)
+from tests.support.rogue import NUM_PATIENTS, Rogue, patients, rogue_coordinator, write_patients
 
 MOST_MEGABYTES = 400  # more than before; a request of 2**40 bytes was announced
 BY_CHANCE = 3  # of 60 patients

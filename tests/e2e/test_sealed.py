@@ -114,9 +114,7 @@ def assert_is_the_plain_run(
         assert final.weights == pytest.approx(expected.weights, abs=1e-7)
 
 
-def test_killed_in_several_legs_with_absences_a_sealed_run_is_the_plain_one(
-    tmp_path: Path,
-) -> None:
+def test_killed_in_several_legs_with_absences_a_sealed_run_is_the_plain_one(tmp_path: Path) -> None:
     """A coordinator killed in leg 2, in leg 3 and in leg 4, and sites that are away in others."""
     study, address = sealed_study(rounds=5), free_address()
     text, run = study.canonical_json(), RunFolder(tmp_path / "runs" / "killed")

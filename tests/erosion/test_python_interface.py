@@ -24,13 +24,7 @@ from erosion_common.program.command_line import main
 from tests.support.patience import PATIENCE
 from tests.support.said import raises, says
 from tests.support.saved_model import run_folder
-from tests.support.small_study import (
-    TASK,
-    TEN_NUMBERS,
-    make_study,
-    sixty_patients,
-    with_missing,
-)
+from tests.support.small_study import TASK, TEN_NUMBERS, make_study, sixty_patients, with_missing
 from tests.support.synthetic_run import make_run
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "python.md"

@@ -366,12 +366,7 @@ def test_an_interrupted_run_waits_for_no_process(
     monkeypatch.setattr(cells_module, "write_atomically", interrupted)
     with pytest.raises(KeyboardInterrupt):
         run_cells(
-            tmp_path / "t",
-            plans(),
-            slow_but_for_the_first,
-            title="t",
-            data_dir=tmp_path,
-            jobs=2,
+            tmp_path / "t", plans(), slow_but_for_the_first, title="t", data_dir=tmp_path, jobs=2
         )
     for process in active_children():  # ended or on the way to it
         process.join()

@@ -37,12 +37,7 @@ def study_of(**changes: Any) -> Study:
         "user": "a",
         "hospitals": ["a", "b", "c"],
         "rounds": 10,
-        "task": {
-            "kind": "tabular",
-            "target": "ill",
-            "classes": ["0", "1"],
-            "features": FEATURES,
-        },
+        "task": {"kind": "tabular", "target": "ill", "classes": ["0", "1"], "features": FEATURES},
         "model": {"name": "logistic"},
         "training": {"epochs": 1, "batch_size": 8, "learning_rate": 0.1},
         "arms": ["fedavg", "local"],

@@ -13,13 +13,7 @@ from PIL import Image
 from erosion.simulation.testbed import study_path
 from erosion.simulation.testbed_sites import site_of
 from erosion.sources import make_hospitals
-from erosion.sources.pictures import (
-    COLLECTIONS,
-    Cifar10,
-    Pictures,
-    read_jpegs,
-    share_out,
-)
+from erosion.sources.pictures import COLLECTIONS, Cifar10, Pictures, read_jpegs, share_out
 from erosion_client.dataset.local_dataset import LocalDataset
 from erosion_client.site_file import Site
 from erosion_common.errors import DataError, StudyError

@@ -9,27 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from erosion.sources.titanic import (
-    BATCH_SIZE,
-    SPLITS,
-    Split,
-    load_passengers,
-    split_indices,
-)
+from erosion.sources.titanic import BATCH_SIZE, SPLITS, Split, load_passengers, split_indices
 from erosion_common.study.study import Study
-from experiments.cells import (
-    FILE_NAME,
-    CellFile,
-    ExperimentError,
-    Values,
-    read_cells,
-)
+from experiments.cells import FILE_NAME, CellFile, ExperimentError, Values, read_cells
 from experiments.experiment import carry_out, with_constants
-from experiments.papers import (
-    EXPERIMENTS,
-    quadratic,
-    titanic,
-)
+from experiments.papers import EXPERIMENTS, quadratic, titanic
 from experiments.papers.quadratic import expected_losses, mean_plans
 from experiments.papers.quadratic import run_means as run_mean
 

@@ -9,14 +9,7 @@ from erosion.simulation.simulator import introduce
 from erosion_client.training.hospital import Hospital
 from erosion_common.errors import RunError
 from erosion_common.rounds.records import RoundRecord
-from tests.support.sealed_study import (
-    HOSPITALS,
-    USER,
-    Line,
-    hospitals,
-    run_in,
-    sealed_study,
-)
+from tests.support.sealed_study import HOSPITALS, USER, Line, hospitals, run_in, sealed_study
 from tests.support.small_study import make_site, sixty_patients
 from tests.support.without_noise import make_fedavg_ask_for_a_mean
 

@@ -33,9 +33,7 @@ def pulled(request: TrainRequest) -> TrainRequest:
 
 @pytest.mark.parametrize("change", [vanishing, from_elsewhere, pulled])
 def test_a_sum_is_of_updates_that_were_trained_from_the_same(
-    tmp_path: Path,
-    change: Callable[[TrainRequest], TrainRequest],
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, change: Callable[[TrainRequest], TrainRequest], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else the others' updates could be made to vanish, and the sum were the victim's alone."""
     # A rogue does not leave hospitals out whose signatures do not fit together.

@@ -69,9 +69,7 @@ class WrongShares(SealedSite):
     """Releases other shares than it holds."""
 
     def unmask(
-        self,
-        delivered: Mapping[str, Receipt],
-        told: tuple[View, Mapping[str, bytes]] | None = None,
+        self, delivered: Mapping[str, Receipt], told: tuple[View, Mapping[str, bytes]] | None = None
     ) -> Released:
         released = super().unmask(delivered, told)
         return Released(dict.fromkeys(released.seeds, b"\1" * 33), {})
@@ -324,9 +322,7 @@ class Slanders(SealedSite):
     """Releases another share of bob's secret than it holds, as if bob had dealt it a wrong one."""
 
     def unmask(
-        self,
-        delivered: Mapping[str, Receipt],
-        told: tuple[View, Mapping[str, bytes]] | None = None,
+        self, delivered: Mapping[str, Receipt], told: tuple[View, Mapping[str, bytes]] | None = None
     ) -> Released:
         released = super().unmask(delivered, told)
         return replace(released, seeds={**released.seeds, "bob": b"\1" * 33})

@@ -159,9 +159,7 @@ def test_with_too_few_the_round_is_skipped_and_the_next_goes_on(
     assert [r.outcome for r in sealed.records[ARM]] == ["done", "skipped", "done", "done"]
 
 
-def test_the_user_goes_on_alone_for_good_when_fewer_than_four_have_weight(
-    tmp_path: Path,
-) -> None:
+def test_the_user_goes_on_alone_for_good_when_fewer_than_four_have_weight(tmp_path: Path) -> None:
     arms = {ARM: {"distance_penalty": 3.0}, "local": {}}
     sealed = run(tmp_path / "sealed", arms=arms)
     first, *later = sealed.records[ARM]

@@ -83,10 +83,7 @@ def test_a_hospital_s_line_is_that_of_its_own_simulation(tmp_path: Path) -> None
         for name in text
     }
     study = make_study(
-        user="all",
-        arms=["personal_intercept", "local"],
-        rounds=2,
-        evaluation={"bootstrap": 100},
+        user="all", arms=["personal_intercept", "local"], rounds=2, evaluation={"bootstrap": 100}
     )
     simulations = {user: simulate(study.for_user(user), hospitals) for user in study.hospitals}
     assert {user: s.evaluation.hospital for user, s in simulations.items()} == {"a": "a", "b": "b"}

@@ -93,9 +93,7 @@ def test_stock_fedavg_over_our_line_gives_what_it_gives_anywhere(
     assert "arrays/0.weight" in sent[0]["arrays"]
 
 
-def test_an_app_with_server_fn_runs_over_our_line_and_its_log_is_its_output(
-    tmp_path: Path,
-) -> None:
+def test_an_app_with_server_fn_runs_over_our_line_and_its_log_is_its_output(tmp_path: Path) -> None:
     apps = ("own_app.quickstart:server_app", "own_app.quickstart:client_app")
     said, _ = over_our_line(tmp_path, *apps, 2)
     # Sites move the model by 0, 1 and 2, so that every round moves the mean by 1.

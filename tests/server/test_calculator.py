@@ -90,10 +90,7 @@ def ask(folder: Path, columns: dict[str, list[str]]) -> list[Any]:
             {},
         ),
         ({"outcome": "count", "target": "y", "centre": 3, "spread": 0.8}, {}),
-        (
-            {"outcome": "regression", "target": "y", "centre": 3, "spread": 0.8, "unit": "d"},
-            {},
-        ),
+        ({"outcome": "regression", "target": "y", "centre": 3, "spread": 0.8, "unit": "d"}, {}),
     ],
 )
 def test_it_predicts_as_the_program_does(

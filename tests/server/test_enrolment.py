@@ -500,9 +500,7 @@ def test_a_new_key_replaces_the_old_one(folder: FederationFolder) -> None:
     assert [reason_of(folder, key) for key in (old, new)] == [Reason.REVOKED] * 2
 
 
-def test_a_certificate_for_another_name_than_the_keys_is_kept_out(
-    folder: FederationFolder,
-) -> None:
+def test_a_certificate_for_another_name_than_the_keys_is_kept_out(folder: FederationFolder) -> None:
     made = enrol_site(folder, "bob")
     authority = certificates.load_authority(folder.authority_key, folder.authority)
     forged = certificates.issue_site(authority, "carol", made.key.key, made.key.expires)
@@ -883,11 +881,7 @@ def test_the_list_shows_who_is_enrolled_who_no_more_and_who_has_an_authority_of_
 
 
 @pytest.mark.parametrize(
-    "odd",
-    [
-        *[("--days", days) for days in ("nan", "inf", "1e9", "0", "-1")],
-        ("--port", "99999"),
-    ],
+    "odd", [*[("--days", days) for days in ("nan", "inf", "1e9", "0", "-1")], ("--port", "99999")]
 )
 def test_a_number_that_cannot_be_is_named_and_nothing_is_made(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], odd: tuple[str, str]

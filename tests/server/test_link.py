@@ -154,12 +154,7 @@ def test_a_model_and_an_update_of_many_frames_go_over_a_slow_line(
 def test_the_words_of_a_site_that_declines_endlessly_are_cut() -> None:
     with connected() as (link, line, node_id):
         message = BoundedMessage(
-            RecordDict(),
-            node_id,
-            "train",
-            most_reply_bytes=0,
-            ttl=PATIENCE,
-            most_head_bytes=2**17,
+            RecordDict(), node_id, "train", most_reply_bytes=0, ttl=PATIENCE, most_head_bytes=2**17
         )
         waiting, request = asked(link, line, message)
         line.reply(request, Message(Error(1, "ä" * 2**14), reply_to=request))

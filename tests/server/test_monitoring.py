@@ -122,9 +122,7 @@ def test_who_is_there_and_waited_for_is_seen_hospital_by_hospital(tmp_path: Path
     status.ended()
 
 
-def test_rejections_are_counted_by_code_and_a_hostile_reason_adds_no_series(
-    tmp_path: Path,
-) -> None:
+def test_rejections_are_counted_by_code_and_a_hostile_reason_adds_no_series(tmp_path: Path) -> None:
     status = CoordinatorStatus(tmp_path / "status.json", RUN.study)
     record = RUN.records[0]
     for number in range(50):

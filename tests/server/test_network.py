@@ -187,12 +187,7 @@ NO_B2 = "the study has no hospital 'b2'; check `name` in the site file"
             Error(2, "\x1b[2J: no"),
             [Denied("node 7", None, "\N{REPLACEMENT CHARACTER}[2J: no")],
         ),
-        (
-            Keys("b"),
-            False,
-            NOT_NOW,
-            [Declined(1, "b", "not now")],
-        ),
+        (Keys("b"), False, NOT_NOW, [Declined(1, "b", "not now")]),
         (
             Keys("b"),
             True,

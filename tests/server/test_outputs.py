@@ -132,13 +132,7 @@ def curve_in_the_report(folder: Path, tracking: str, arm: str) -> dict[int, floa
 
 @pytest.mark.parametrize(
     "read",
-    [
-        curve_in_csv,
-        curve_in_mlflow,
-        curve_in_tensorboard,
-        curve_in_python,
-        curve_in_the_report,
-    ],
+    [curve_in_csv, curve_in_mlflow, curve_in_tensorboard, curve_in_python, curve_in_the_report],
 )
 @pytest.mark.parametrize("rounds", [1, 3])
 def test_a_curve_goes_from_the_untrained_model_to_the_final_figures(

@@ -28,14 +28,7 @@ from erosion_server.output.terminal import (
 )
 from erosion_server.output.words import class_sizes, weight_text
 from tests.support.stopped_run import NOTE, make_stopped_run
-from tests.support.synthetic_run import (
-    FOLDER,
-    HOSPITALS,
-    Run,
-    make_records,
-    make_run,
-    play,
-)
+from tests.support.synthetic_run import FOLDER, HOSPITALS, Run, make_records, make_run, play
 
 MANY = ("home", *(f"hospital-{number:02}" for number in range(1, 20)))
 
@@ -200,9 +193,7 @@ def test_the_summary_has_figures_weights_verdict_and_path(
     assert max(len(line) for line in body) <= columns
 
 
-def test_an_encoding_without_blocks_does_not_end_the_study(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_encoding_without_blocks_does_not_end_the_study(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "100")
     stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     with closing(progress(stream)) as observer:

@@ -19,11 +19,7 @@ from erosion_common.rounds.records import HospitalRecord, RoundRecord
 from erosion_common.study.study import Study
 from erosion_common.tasks import REGISTRY
 from erosion_server.output import report, report_patients
-from erosion_server.output.charts import (
-    Plot,
-    standalone,
-    weight_figure,
-)
+from erosion_server.output.charts import Plot, standalone, weight_figure
 from erosion_server.output.pages import Cell, render_page
 from erosion_server.output.report import (
     few_patients,
@@ -36,12 +32,7 @@ from erosion_server.output.run_data import RunData, read_run
 from erosion_server.output.tables import print_summary
 from erosion_server.output.terminal import ArmProgress
 from erosion_server.output.words import absences as absence_sentences
-from erosion_server.output.words import (
-    class_sizes,
-    figure_text,
-    interval_text,
-    what_may_be_unseen,
-)
+from erosion_server.output.words import class_sizes, figure_text, interval_text, what_may_be_unseen
 from erosion_server.output.words import recounts as recount_sentences
 from erosion_server.run.findings import Recount, absences, privacy_spent, recounts
 from erosion_server.run.result import CrossFitting, verdict
@@ -739,7 +730,7 @@ def test_five_hundred_columns_and_a_thousand_hospitals_make_no_heavy_page(folder
     )
     patients = dict.fromkeys(hospitals[:12], summary)
     found = performance(
-        importance=[{"column": name, "loss": estimated(0.1)} for name in columns[:100]],
+        importance=[{"column": name, "loss": estimated(0.1)} for name in columns[:100]]
     )
     result = run.result.model_copy(update={"patients": patients, "performance": found})
     assert len(written(replace(run, study=study, result=result), folder)) < 2_000_000

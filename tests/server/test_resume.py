@@ -27,11 +27,7 @@ from erosion_common.support.network import free_address
 from erosion_common.support.text import printable
 from erosion_server.coordination.folder_store import FolderStore
 from erosion_server.coordination.run_study import Planned
-from erosion_server.run.journal import (
-    Journal,
-    read_journal,
-    read_records,
-)
+from erosion_server.run.journal import Journal, read_journal, read_records
 from erosion_server.run.run_folder import (
     RunFolder,
     alone_in,

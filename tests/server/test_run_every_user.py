@@ -12,12 +12,7 @@ from erosion_common.study.study import Study, load_study
 from erosion_server.coordination.run_study import run_every_user
 from erosion_server.output.events import EveryUserFinished, RunEvent, UserFailed
 from erosion_server.run.result import Result
-from erosion_server.run.run_folder import (
-    RunFolder,
-    new_run_folder,
-    resumed_run_folder,
-    user_folder,
-)
+from erosion_server.run.run_folder import RunFolder, new_run_folder, resumed_run_folder, user_folder
 from tests.support.federation import small_study
 from tests.support.refusals import refused
 from tests.support.synthetic_run import make_run

@@ -11,10 +11,7 @@ from erosion_common.protocol.messages import FinalMetrics
 from erosion_common.protocol.performance import Estimate, EstimateName, ModelFigures
 from erosion_common.rounds.validation import Validated
 from erosion_server.output.report import write_report
-from erosion_server.output.report_validation import (
-    summaries,
-    travel_sentence,
-)
+from erosion_server.output.report_validation import summaries, travel_sentence
 from erosion_server.run.heterogeneity import Z, pooled
 from tests.support.html_page import EVIL, Page
 from tests.support.synthetic_run import Run, make_run

@@ -41,11 +41,7 @@ class Forked(Program):
     """Like `Program`, in this environment and without another program around it."""
 
     def __init__(
-        self,
-        name: str,
-        arguments: Sequence[str],
-        log: Path,
-        version: tuple[str, int] | None = None,
+        self, name: str, arguments: Sequence[str], log: Path, version: tuple[str, int] | None = None
     ) -> None:
         self.name, self._log = name, log
         self._said_before = log.stat().st_size if log.exists() else 0

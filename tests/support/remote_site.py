@@ -87,9 +87,7 @@ class RemoteSite:
         return MaskedUpdate(words, receipt, said.seed, opening=None)  # type: ignore[arg-type]
 
     def unmask(
-        self,
-        delivered: Mapping[str, Receipt],
-        told: tuple[View, Mapping[str, bytes]] | None = None,
+        self, delivered: Mapping[str, Receipt], told: tuple[View, Mapping[str, bytes]] | None = None
     ) -> Released:
         """Leg 4."""
         view = None

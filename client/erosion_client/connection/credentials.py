@@ -22,12 +22,7 @@ import grpc
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
-from erosion_client.connection.site_link import (
-    SiteLink,
-    Tls,
-    time_in,
-    wrong_clock,
-)
+from erosion_client.connection.site_link import SiteLink, Tls, time_in, wrong_clock
 from erosion_client.site_file import CoordinatorAddress, checked_address
 from erosion_common.errors import SiteError
 from erosion_common.protocol.frames import REASON, TIME, Reason

@@ -13,12 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from erosion_client.dataset.load import KeptPatients
-from erosion_client.dataset.preprocessing import (
-    image_inputs,
-    notes_of_cut,
-    stand_ins,
-    table_inputs,
-)
+from erosion_client.dataset.preprocessing import image_inputs, notes_of_cut, stand_ins, table_inputs
 from erosion_client.dataset.single_column import columns_of
 from erosion_client.dataset.split import CountedPatients, Split, split_patients
 from erosion_client.disclosure.control import DisclosureControl

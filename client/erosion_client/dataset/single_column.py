@@ -382,11 +382,7 @@ def strength(values: Floats, outcome: OutcomeValues, *, is_category: bool) -> fl
 
 
 def strength_held_out(
-    values: Floats,
-    outcome: OutcomeValues,
-    trained: NDArray[np.bool_],
-    *,
-    is_category: bool,
+    values: Floats, outcome: OutcomeValues, trained: NDArray[np.bool_], *, is_category: bool
 ) -> float:
     """Return the same, learnt on the rows `trained` (n,) and measured on the others."""
     scores = np.stack(

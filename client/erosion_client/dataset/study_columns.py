@@ -162,10 +162,7 @@ Findings = tuple[list[str], list[str]]  # problems and notes
 
 
 def check_maps(
-    table: TextTable,
-    source: TableSource,
-    columns: dict[str, StudyColumn],
-    unasked: Collection[str],
+    table: TextTable, source: TableSource, columns: dict[str, StudyColumn], unasked: Collection[str]
 ) -> Findings:
     """Check every declaration against the study's columns and the table's values."""
     problems, notes = found = list[str](), list[str]()

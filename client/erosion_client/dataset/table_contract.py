@@ -34,12 +34,7 @@ from erosion_client.dataset.study_columns import (
 )
 from erosion_client.dataset.task_checks import checked_targets
 from erosion_client.dataset.text_table import TextColumn, TextTable
-from erosion_client.scaffold.vocabulary import (
-    change_of_header,
-    header_unit,
-    mixed_units,
-    unit_text,
-)
+from erosion_client.scaffold.vocabulary import change_of_header, header_unit, mixed_units, unit_text
 from erosion_common.errors import DataError
 from erosion_common.support.text import some
 from erosion_common.tasks.features import CategoryMissing, NumberMissing

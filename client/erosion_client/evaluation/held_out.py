@@ -258,9 +258,7 @@ def read_trained_on(folder: Path) -> TrainedOn | None:
 
 
 def _table(
-    dataset: LocalDataset,
-    predictions: Mapping[str, Floats],
-    folds: NDArray[np.int64] | None,
+    dataset: LocalDataset, predictions: Mapping[str, Floats], folds: NDArray[np.int64] | None
 ) -> str:
     task, patients = dataset.study.task, dataset.measured_patients
     text = io.StringIO()

@@ -674,9 +674,7 @@ def estimate(values: Floats) -> Estimate | None:
     )
 
 
-def _defined(
-    estimates: Mapping[EstimateName, Estimate | None],
-) -> dict[EstimateName, Estimate]:
+def _defined(estimates: Mapping[EstimateName, Estimate | None]) -> dict[EstimateName, Estimate]:
     return {name: each for name, each in estimates.items() if each is not None}
 
 

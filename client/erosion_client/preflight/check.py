@@ -33,11 +33,7 @@ from erosion_client.preflight.study_checks import (
     check_study_here,
     column_counts,
 )
-from erosion_client.records.account import (
-    SECRET_NAME,
-    other_accounts,
-    site_secret,
-)
+from erosion_client.records.account import SECRET_NAME, other_accounts, site_secret
 from erosion_client.records.records import Records
 from erosion_client.site_file import AppSite, Site, is_for_app, load_app_site, load_site
 from erosion_client.training.limits import allow_only_these, part_asked, problem_with_device

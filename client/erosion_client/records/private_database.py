@@ -13,12 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from erosion_common.errors import NotNoted, SiteError
-from erosion_common.support.files import (
-    check_named,
-    file_system_of,
-    make_private_folder,
-    replacing,
-)
+from erosion_common.support.files import check_named, file_system_of, make_private_folder, replacing
 
 WAIT_SECONDS = 20.0  # for another program to finish its write
 NETWORK = {  # file systems on which two computers would not see each other's `-wal`

@@ -284,9 +284,7 @@ class SealedSite:
         self._phase = Masked(measured, told, shares)
 
     def unmask(
-        self,
-        delivered: Mapping[str, Receipt],
-        told: tuple[View, Mapping[str, bytes]] | None = None,
+        self, delivered: Mapping[str, Receipt], told: tuple[View, Mapping[str, bytes]] | None = None
     ) -> Released:
         """Phase 4: shares that remove the masks from the sum of those who delivered."""
         names = sorted(delivered)

@@ -29,11 +29,7 @@ from erosion_client.evaluation.held_out import (
     run_folder_at,
     write_held_out,
 )
-from erosion_client.evaluation.references import (
-    fit_reference,
-    folds_of_patients,
-    loss_of_local_arm,
-)
+from erosion_client.evaluation.references import fit_reference, folds_of_patients, loss_of_local_arm
 from erosion_client.records.records import Records
 from erosion_client.sealed.sealed_site import SealedIdentity
 from erosion_client.sealed.sealed_steps import SealedSteps, secret_of

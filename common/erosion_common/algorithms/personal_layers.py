@@ -126,9 +126,7 @@ def take_step(
         return replace(outcome, keep={**outcome.keep, _KEPT: work.received[own]})
     after = work.received + outcome.delta
     return replace(
-        outcome,
-        delta=outcome.delta.masked_fill(own, 0.0),
-        keep={**outcome.keep, _KEPT: after[own]},
+        outcome, delta=outcome.delta.masked_fill(own, 0.0), keep={**outcome.keep, _KEPT: after[own]}
     )
 
 

@@ -469,11 +469,7 @@ class WeightErosion(AggregatingArm):
         return Algorithm(_init, update, _asks)
 
     def _update(
-        self,
-        state: WeightErosionState,
-        cohort: Cohort,
-        measured: Distances,
-        last_round: int,
+        self, state: WeightErosionState, cohort: Cohort, measured: Distances, last_round: int
     ) -> Step[WeightErosionState]:
         known = self._with_newcomers(state, cohort)
         if measured.own_norm <= self.zero_norm_below:
@@ -510,11 +506,7 @@ class WeightErosion(AggregatingArm):
         return max(0.0, weight - (1 + self.size_penalty * k) * cost)
 
     def _penalty(
-        self,
-        state: WeightErosionState,
-        cohort: Cohort,
-        distances: Sequence[float],
-        last_round: int,
+        self, state: WeightErosionState, cohort: Cohort, distances: Sequence[float], last_round: int
     ) -> tuple[float, tuple[float, ...]]:
         """Return p_d of this round, and the paths that it was found from."""
         if self.distance_penalty != "auto":

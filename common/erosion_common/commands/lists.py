@@ -14,9 +14,7 @@ def _run_algorithms(_options: argparse.Namespace) -> int:
 
 
 ALGORITHMS = Command(
-    name="algorithms",
-    summary="explain the algorithms that a study can name",
-    run=_run_algorithms,
+    name="algorithms", summary="explain the algorithms that a study can name", run=_run_algorithms
 )
 
 

@@ -284,8 +284,7 @@ class MonaiNetwork(ModelBase):
         default="resnet10", description="Which of MONAI's networks."
     )
     normalisation: Literal["group", "batch", "site"] = Field(
-        default="group",
-        description=f'{_GROUP} `"batch"`: as in a file of weights. {_SITE}',
+        default="group", description=f'{_GROUP} `"batch"`: as in a file of weights. {_SITE}'
     )
 
     def check_task(self, input_shape: Sequence[int]) -> None:

@@ -151,8 +151,7 @@ class _Drawn:
         ]
         self.steps = torch.tensor([len(batches) for batches in drawn])  # (jobs,)
         self.lengths = nn.utils.rnn.pad_sequence(
-            [torch.tensor([len(batch) for batch in batches]) for batches in drawn],
-            batch_first=True,
+            [torch.tensor([len(batch) for batch in batches]) for batches in drawn], batch_first=True
         )  # (jobs, steps); 0 where a hospital has ended
         counts = torch.tensor([len(job.samples.targets) for job in jobs])
         self._firsts = counts.cumsum(0) - counts

@@ -78,10 +78,7 @@ class ColumnSummary(Settings):
             if name != category
         ]
         fewest, most = sum(r.low for r in others), sum(r.high for r in others)
-        return Range(
-            low / (low + most) if low else 0.0,
-            high / (high + fewest) if high else 0.0,
-        )
+        return Range(low / (low + most) if low else 0.0, high / (high + fewest) if high else 0.0)
 
     def off_by(self, cell: int) -> float:
         """Return how far the mean and the quantiles can be off by rounding."""

@@ -37,11 +37,7 @@ def checked_state(state: Any, before: RunState, arm: str, made_by: str) -> Any:
 
 
 def checked_step(
-    step: Any,
-    before: RunState,
-    cohort: Cohort | None,
-    known: Collection[HospitalName],
-    arm: str,
+    step: Any, before: RunState, cohort: Cohort | None, known: Collection[HospitalName], arm: str
 ) -> Step[Any]:
     """Return the last step; `cohort` must have weights, `known` may be named. Raises RunError."""
     number = before.round + 1

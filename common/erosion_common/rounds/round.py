@@ -17,14 +17,7 @@ from torch import Tensor
 
 from erosion_common.aggregation.cohort import Cohort, HospitalName, MemoryCohort, Update
 from erosion_common.aggregation.vectors import is_finite
-from erosion_common.algorithms.base import (
-    Algorithm,
-    Answers,
-    Ask,
-    RoundStart,
-    SiteAnswer,
-    Step,
-)
+from erosion_common.algorithms.base import Algorithm, Answers, Ask, RoundStart, SiteAnswer, Step
 from erosion_common.rounds.checked_step import (
     checked_ask,
     checked_first,

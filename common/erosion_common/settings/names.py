@@ -91,8 +91,7 @@ def _kind(value: object) -> str:
 
 
 OrAuto = Annotated[
-    Annotated[Number, Tag("number")] | Annotated[Literal["auto"], Tag("auto")],
-    Discriminator(_kind),
+    Annotated[Number, Tag("number")] | Annotated[Literal["auto"], Tag("auto")], Discriminator(_kind)
 ]
 
 LARGEST_FIGURE = 1e100  # in a message: beyond what a float32 model can err by; pages show figures

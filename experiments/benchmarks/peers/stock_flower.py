@@ -122,12 +122,7 @@ def start_deployment(
 
 
 def start_superlink(
-    processes: Processes,
-    fleet: int,
-    control: int,
-    appio: int,
-    env: Mapping[str, str],
-    *more: str,
+    processes: Processes, fleet: int, control: int, appio: int, env: Mapping[str, str], *more: str
 ) -> None:
     """Start it with these ports, and wait for it."""
     if fleet == control or _has_one_port(processes):

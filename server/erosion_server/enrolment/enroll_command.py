@@ -152,11 +152,7 @@ def _init(options: argparse.Namespace) -> None:
 def _site(options: argparse.Namespace) -> None:
     folder = FederationFolder(options.folder)
     made = enrolment.enrol_site(
-        folder,
-        options.name,
-        out=options.out,
-        days=options.days,
-        has_password=options.password,
+        folder, options.name, out=options.out, days=options.days, has_password=options.password
     )
     _print_kit(folder, made, has_key=True)
 

@@ -196,10 +196,7 @@ def stops(result: Result) -> list[str]:
 
 
 def absences(
-    missing: Sequence[Absent],
-    *,
-    named_in: str = "result.json",
-    shown: Callable[[str], str] = str,
+    missing: Sequence[Absent], *, named_in: str = "result.json", shown: Callable[[str], str] = str
 ) -> list[str]:
     """Return who was missing, as remarks on the verdict; `named_in` has all.
 

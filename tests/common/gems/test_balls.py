@@ -289,12 +289,7 @@ def test_there_must_be_a_ball_that_counts() -> None:
 
 @pytest.mark.parametrize(
     ("radius", "said"),
-    [
-        (-0.5, -0.5),
-        (float("inf"), "inf"),
-        (float("nan"), "nan"),
-        (1e30, "1e+30"),
-    ],
+    [(-0.5, -0.5), (float("inf"), "inf"), (float("nan"), "nan"), (1e30, "1e+30")],
 )
 def test_a_radius_that_no_honest_hospital_sends_is_named(radius: float, said: object) -> None:
     with refused(ValueError, "radius", said):

@@ -19,12 +19,7 @@ from erosion_common.algorithms.base import RoundStart, SiteAnswer, Step
 from erosion_common.algorithms.gems.balls import Layer, hidden_features, split_layers
 from erosion_common.algorithms.gems.network import NetworkGems, padded
 from erosion_common.algorithms.gems.personal import PersonalGems
-from erosion_common.algorithms.gems.rounds import (
-    BALL,
-    Gems,
-    GemsState,
-    SentBall,
-)
+from erosion_common.algorithms.gems.rounds import BALL, Gems, GemsState, SentBall
 from erosion_common.learning.models import Mlp, build_model
 from erosion_common.protocol.messages import StepReply, StepResult, TrainRequest, TrainResult
 from erosion_common.rounds.channel import Connection, Reply, Request, Result

@@ -442,10 +442,7 @@ def test_the_largest_weights_are_lowered_to_what_the_rules_allow() -> None:
     assert RULES.capped(named([0.3, 0.3, 0.3, 1e-12])) is None
 
 
-@given(
-    st.lists(WEIGHTS, min_size=3, max_size=10),
-    st.sampled_from([0.34, 0.4, 0.5]),
-)
+@given(st.lists(WEIGHTS, min_size=3, max_size=10), st.sampled_from([0.34, 0.4, 0.5]))
 def test_lowered_weights_may_be_summed_and_keep_their_order(
     drawn: list[float], largest_share: float
 ) -> None:

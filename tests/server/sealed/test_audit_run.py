@@ -80,10 +80,7 @@ def test_another_opening_than_what_was_sent_is_seen(
     [
         ({"mask_key": "00" * 31}, "31 bytes"),
         ({"seed": ""}, "0 bytes"),
-        (
-            {"name": "s9: claimed the distance 1, and that is what it summed.\n\x1b[2J"},
-            "letters",
-        ),
+        ({"name": "s9: claimed the distance 1, and that is what it summed.\n\x1b[2J"}, "letters"),
         ({"dtype": torch.bfloat16}, "bfloat16"),
         ({"dtype": torch.float8_e4m3fn}, "float8"),
         ({"dtype": torch.float64}, "holds float64"),

@@ -123,10 +123,7 @@ class ImageFiles(OnDisk, ImageSource):
             )
             raise faults(self.path, [problem])
         found = read_each(
-            self,
-            scans,
-            task,
-            lambda path, _, said: _picture(path, task, self.resize, said),
+            self, scans, task, lambda path, _, said: _picture(path, task, self.resize, said)
         )
         pattern = self.patient_pattern if with_target else None
         patients = patients_in_names(self.path, pattern, found.places)

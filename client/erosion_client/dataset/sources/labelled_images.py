@@ -223,10 +223,7 @@ def read_target(values: Sequence[str], source: DataSource, column: TargetColumn)
 
 
 def _parsed(
-    texts: Sequence[str],
-    source: DataSource,
-    column: TargetColumn,
-    marks: NumberMarks = PLAIN_MARKS,
+    texts: Sequence[str], source: DataSource, column: TargetColumn, marks: NumberMarks = PLAIN_MARKS
 ) -> Mapping[str, float | str]:
     """Return each text's number, or what is wrong with it."""
     parse = target_parser(column, marks)

@@ -14,11 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet
 from pydantic import AfterValidator, Field, model_validator
 
-from erosion_client.dataset.sources.data_source import (
-    OnDisk,
-    TableSource,
-    is_there,
-)
+from erosion_client.dataset.sources.data_source import OnDisk, TableSource, is_there
 from erosion_client.dataset.sources.delimited import (
     NO_PATIENTS,
     Marks,
@@ -334,9 +330,7 @@ class TableFile(OnDisk, TableSource):
         "the file, and reported.",
     )
     header: tuple[str, ...] | None = Field(
-        default=None,
-        min_length=1,
-        description="Column names, for a file without a header.",
+        default=None, min_length=1, description="Column names, for a file without a header."
     )
     encoding: Annotated[str, AfterValidator(_checked_encoding)] | None = Field(
         default=None,

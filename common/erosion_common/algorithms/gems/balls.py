@@ -233,12 +233,7 @@ _HALVINGS = 45  # of [0, R_max]: to less than 1e-9
 
 
 def neuron_radii(
-    layer: Layer,
-    inputs: Tensor,
-    epsilon: float,
-    directions: Tensor,
-    *,
-    divide_by_count: bool,
+    layer: Layer, inputs: Tensor, epsilon: float, directions: Tensor, *, divide_by_count: bool
 ) -> Tensor:
     """Return the radius of every neuron's ball over all directions tried: (out,) float64.
 
