@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from pydantic import ValidationError
-from sklearn.linear_model import LinearRegression, LogisticRegression, PoissonRegressor, Ridge
+from sklearn.linear_model import LogisticRegression, PoissonRegressor, Ridge
 
 from erosion.simulation.simulator import simulate, timeless
 from erosion_client.training.hospital import Hospital
@@ -119,59 +119,55 @@ def with_intercept(columns: Floats) -> Floats:
     return np.column_stack([columns, np.ones(len(columns))])
 
 
-def test_a_logistic_regression_is_that_of_the_pooled_patients(tmp_path: Path) -> None:
-    outcome = ran(tmp_path, CLASSES)
-    columns, target = pooled(CLASSES)
-    fit = LogisticRegression(C=np.inf, tol=1e-12, solver="newton-cholesky").fit(columns, target)
-    expected = np.append(fit.coef_[0], fit.intercept_)
-    assert coefficients_of(outcome, CLASSES) == pytest.approx(expected, abs=1e-6)
-    last, ended = outcome.records["newton"][-2:]
-    assert (last.outcome, ended.outcome) == ("done", "stopped")
-    assert ended.round <= 8
-    assert set(outcome.finals["newton"].weights.values()) == {1.0}
+# Of statsmodels 0.15.0 for the patients of `pooled`, with X = with_intercept(columns):
+# Logit(target, X).fit(method="newton", tol=1e-14); OLS(target, X).fit(); GLM(target, X,
+# family=families.Poisson()).fit(scale="X2", tol=1e-14). `params`, then `bse`, of x, z, t and the
+# intercept.
+STATSMODELS: dict[str, tuple[list[float], list[float]]] = {
+    "logistic": (
+        [0.9784390647, -0.09772522034, 0.2450734424, 0.0209045929],
+        [0.1370072916, 0.1152917216, 0.2391135123, 0.1503827746],
+    ),
+    "linear": (
+        [0.9361581224, -0.0958317134, 0.3360842047, 3.15807514],
+        [0.1018084008, 0.1045735109, 0.2118947193, 0.134205247],
+    ),
+    "poisson": (
+        [0.4653197759, 0.03916504753, -0.06291109304, 0.09055590404],
+        [0.09505757623, 0.1014486493, 0.2010103003, 0.1345801787],
+    ),
+}
 
-    chances = fit.predict_proba(columns)[:, 1]
-    full = with_intercept(columns)
-    hessian = full.T @ (full * (chances * (1 - chances))[:, None])
-    errors = np.sqrt(np.linalg.inv(hessian).diagonal())
+
+@pytest.mark.parametrize(
+    ("name", "task"), [("logistic", CLASSES), ("linear", NUMBER), ("poisson", COUNT)]
+)
+def test_it_is_the_regression_of_the_pooled_patients(
+    tmp_path: Path, name: str, task: dict[str, Any]
+) -> None:
+    outcome, (expected, errors) = ran(tmp_path, task), STATSMODELS[name]
+    assert coefficients_of(outcome, task) == pytest.approx(expected, abs=1e-6)
+    known = outcome.finals["newton"].algorithm_state.errors.double().numpy()
+    if task is CLASSES:
+        known = np.append(known[3:6] - known[:3], known[7] - known[6])
+    unit = 2.0 if task is NUMBER else 1.0  # of the target
+    assert known * unit == pytest.approx(errors, abs=1e-6)
+
+    ratios = []  # of odds, means or, of the linear one, of exponentials; for one unit of a column
     for number, each in enumerate(shown(outcome)):
         assert each.pooled is not None
-        unit = each.value / expected[number]  # of one rounded deviation
-        half = (each.pooled.high - each.pooled.low) / 2
-        assert half / abs(unit) == pytest.approx(1.96 * errors[number], rel=1e-5)
-    known = outcome.finals["newton"].algorithm_state.errors.double().numpy()
-    assert known[3:6] - known[:3] == pytest.approx(errors[:3], abs=1e-6)
+        of_one = each.value / expected[number]  # deviations, rounded
+        ends = np.array([each.pooled.low, each.pooled.high])
+        ratios.append(np.exp(np.sort(ends / of_one)))
+    middles, halves = np.array(expected[:3]), 1.959963985 * np.array(errors[:3])
+    assert np.array(ratios) == pytest.approx(
+        np.exp(np.column_stack([middles - halves, middles + halves])), abs=5e-6
+    )
 
-
-def test_a_linear_regression_is_that_of_the_pooled_patients(tmp_path: Path) -> None:
-    outcome = ran(tmp_path, NUMBER)
-    columns, target = pooled(NUMBER)
-    fit = LinearRegression().fit(columns, target)
-    expected = np.append(fit.coef_, fit.intercept_)
-    assert coefficients_of(outcome, NUMBER) == pytest.approx(expected, abs=1e-6)
-    assert len(outcome.records["newton"]) <= 4
-    full, residuals = with_intercept(columns), target - fit.predict(columns)
-    variance = (residuals**2).sum() / (len(target) - 4)
-    errors = np.sqrt(variance * np.linalg.inv(full.T @ full).diagonal())
-    known = outcome.finals["newton"].algorithm_state.errors.double().numpy()
-    assert known * 2.0 == pytest.approx(errors, abs=1e-6)  # in the target's unit
-    assert shown(outcome)[0].pooled is not None
-
-
-def test_a_poisson_regression_is_that_of_the_pooled_patients(tmp_path: Path) -> None:
-    outcome = ran(tmp_path, COUNT)
-    columns, target = pooled(COUNT)
-    fit = PoissonRegressor(alpha=0.0, tol=1e-12, solver="newton-cholesky").fit(columns, target)
-    expected = np.append(fit.coef_, fit.intercept_)
-    assert coefficients_of(outcome, COUNT) == pytest.approx(expected, abs=1e-6)
-    assert outcome.finals["newton"].stopped
-    rates, full = fit.predict(columns), with_intercept(columns)
-    hessian = full.T @ (full * rates[:, None])
-    dispersion = ((target - rates) ** 2 / rates).sum() / (len(target) - 4)
-    errors = np.sqrt(dispersion * np.linalg.inv(hessian).diagonal())
-    known = outcome.finals["newton"].algorithm_state.errors.double().numpy()
-    assert known == pytest.approx(errors, abs=1e-6)
-    assert shown(outcome)[0].pooled is not None
+    last, ended = outcome.records["newton"][-2:]
+    assert (last.outcome, ended.outcome) == ("done", "stopped")
+    assert ended.round <= (4 if task is NUMBER else 8)
+    assert set(outcome.finals["newton"].weights.values()) == {1.0}
 
 
 @pytest.mark.parametrize("task", [CLASSES, NUMBER, COUNT], ids=["classes", "number", "count"])

@@ -35,6 +35,7 @@ from erosion_common.tasks.classification import Classification
 from erosion_common.tasks.count import Count
 from erosion_common.tasks.features import CategoryFeature, Feature
 from erosion_common.tasks.inputs import TabularTask, multiply
+from erosion_common.tasks.metric import Z
 from erosion_common.tasks.preparations import prepared, term_values
 from erosion_common.tasks.regression import Regression
 from erosion_common.tasks.survival import Survival
@@ -278,7 +279,7 @@ def coefficients(
                 category=None if category is None else category[:200],
                 value=value,
                 refits=None if half is None else within(value, float(half[number]) * moved),
-                pooled=None if errors is None else within(value, 1.96 * errors[number] * moved),
+                pooled=None if errors is None else within(value, Z * errors[number] * moved),
                 alone=None if alone is None else alone[number],
             )
         )

@@ -39,13 +39,15 @@ class Waffle(ControlVariates):
     With d_i the squared distance of a hospital's update from the user's, d_m and d_M the least and
     the largest, and d_0 = d_m (1 - (1 - d_m / d_M) (1 - s)) in place of the user's own, 0, a weight
     is max(0, s - (d_i - d_0) / (d_M - d_0)), divided by the sum of all and averaged over three
-    rounds. s falls from 1 to 0 over the study's rounds, 1 / (1 + exp(selectivity (2 r / R - 1))):
-    so training is common at first, and the user's own in the end. Updates and control variates
-    have the same weights. Use it like `weight_erosion` where hospitals train long. It needs three
-    hospitals, and optimizer = "sgd" without momentum.
+    rounds. s falls from near 1 to near 0 over the study's rounds: 1 / (1 + exp(selectivity (2 r / R
+    - 1))). So training is common at first, and the user's own in the end. Updates and control
+    variates have the same weights. Use it like `weight_erosion` where hospitals train long. It
+    needs three hospitals, and optimizer = "sgd" without momentum.
     Source: Beaussart, Grimberg, Hartley, Jaggi, WAFFLE: Weighted Averaging for Personalized
-    Federated Learning, 2021, as public summaries give it: its equations were not held against the
-    paper. Who is away counts with the last distance; distance = "gradients" is ours.
+    Federated Learning, 2021; its equations were held against a summary that gives all of them. It
+    adds up weighted changes of the control variates, so that one still counts after its hospital's
+    weight has fallen; here the mean is of all by the weights of the day. Who is away counts with
+    the last distance; distance = "gradients" is ours.
     """
 
     algorithm: Literal["waffle"] = "waffle"
