@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 from erosion.simulation.testbed import study_path
 from erosion.sources import make_hospitals
@@ -29,7 +30,8 @@ from experiments.papers.flamby import (
     of_arms,
     study_for,
 )
-from experiments.splits import measured
+from experiments.papers.rules import FINISH, RECOMMENDED, RECOMMENDED_ARM, Arms
+from experiments.splits import measured, one_split
 from experiments.tables import wilson
 
 SPLITS = (FLAMBY_SEED, *(split for split in range(101) if split != FLAMBY_SEED))
@@ -54,27 +56,59 @@ PUBLISHED: Mapping[str, Sequence[float | None]] = {
     "FLamby, local": (74.6, 74.6, 72.5, 70.2),
     "FLamby, FedAvg": (73.1, 71.9, 65.0, 64.0),
 }
+# The same of FL4Health's personal methods (Tavakoli et al. 2024), from the files
+# research/flamby/fed_heart_disease/*/test_eval_performance*.txt of its repository.
+PUBLISHED_PERSONAL: Mapping[str, Sequence[float | None]] = {
+    "FL4Health, FedPer": (77.7, 77.8, 67.5, 59.6),
+    "FL4Health, MOON": (76.3, 77.1, 71.2, 63.6),
+    "FL4Health, PerFCL": (73.8, 72.1, 92.5, 70.2),
+    "FL4Health, FENDA-FL": (76.5, 76.0, 93.8, 78.7),
+}
+AS_PERSONAL = "as FL4Health"
+PERSONAL_ARMS: Arms = {
+    **{name: {} for name in ("local", "fedavg", "fedper")},
+    RECOMMENDED: RECOMMENDED_ARM,
+    f"{RECOMMENDED}_finish": {**RECOMMENDED_ARM, **FINISH},
+}
+PERSONAL_STUDY: Mapping[str, Any] = {
+    "model": {"name": "mlp", "hidden": [10]},
+    "training": {"steps": 100, "batch_size": 4, "learning_rate": 0.001, "optimizer": "adam"},
+    "rounds": 15,
+}
+PERSONAL_SEEDS = (42,)
 
 
 def plans() -> list[CellPlan]:
-    """Return a cell for each split and user, FLamby's split first; then FLamby's own training."""
+    """Return a cell for each split and user, FLamby's split first; then others' own training."""
     points = ({"user": user, "split": split} for split in SPLITS for user in _users())
     ours = planned("{user}-split{split}", points, arms=ARMS, folds=FOLDS, version=2)
-    return [*ours, *fed_heart_published.plans()]
+    points = ({"user": user, "seed": seed} for seed in PERSONAL_SEEDS for user in _users())
+    same = {"kind": AS_PERSONAL, "arms": PERSONAL_ARMS, "study": PERSONAL_STUDY, "version": 1}
+    personal = planned("personal-{user}-seed{seed}", points, **same)
+    return [*ours, *personal, *fed_heart_published.plans()]
 
 
 def study_of(config: Values) -> Study:
     """Return the shipped study for the cell's user and split, or that with FLamby's patients."""
-    if "kind" in config:
+    if config.get("kind") == fed_heart_published.KIND:
         return fed_heart_published.study()
-    return study_for("heart-disease", config, split_seed=config["split"], bootstrap=100)
+    if "kind" not in config:
+        return study_for("heart-disease", config, split_seed=config["split"], bootstrap=100)
+    given = {**config, "split": config["seed"], "folds": FOLDS, "arms": ["local"]}
+    study = study_for("heart-disease", given, split_seed=FLAMBY_SEED, bootstrap=100)
+    changed = {**config["study"], "arms": config["arms"]}  # a third chooses the round
+    return Study.model_validate(study.model_dump(mode="json") | changed)
 
 
 def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
-    """Run all arms of one user on one split, or FLamby's own training."""
-    if "kind" in config:
+    """Run all arms of one user on one split, or others' own training."""
+    if config.get("kind") == fed_heart_published.KIND:
         return fed_heart_published.run(config, data_dir, tick)
     study = study_of(config)
+    if "kind" in config:
+        figures = measured(one_split(study, data_dir).arms, METRICS)
+        tick()
+        return figures
     with tempfile.TemporaryDirectory() as folder:
         found = arms_and_pooled(study, make_hospitals(study, Path(folder), data_dir), "majority")
     tick()
@@ -83,17 +117,22 @@ def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
 
 def draw(cells: Mapping[str, Cell]) -> Page:
     """Draw FLamby's split with its table; other splits for each hospital; ours against others."""
-    users, by_split = _users(), by_user(cells, _users())
+    users = _users()
+    by_split = by_user({n: c for n, c in cells.items() if "split" in c.plan.config}, users)
     found = {user: of[FLAMBY_SEED] for user, of in by_split.items() if FLAMBY_SEED in of}
     others = {
         user: [figures for split, figures in of.items() if split != FLAMBY_SEED]
         for user, of in by_split.items()
     }
     again = [cell.figures for cell in where(cells, kind=fed_heart_published.KIND)]
-    accuracies = dict(PUBLISHED)
+    accuracies = {**PUBLISHED, **PUBLISHED_PERSONAL}
     for arm in fed_heart_published.ARMS if again else ():
         values = ([figures[arm][user] for figures in again] for user in users)
         accuracies[f"its training repeated, {arm}"] = [100 * fmean(of) for of in values]
+    personal = {user: where(cells, kind=AS_PERSONAL, user=user) for user in users}
+    for arm in PERSONAL_ARMS if all(personal.values()) else ():
+        values = ([cell.figures[arm]["accuracy"] for cell in of] for of in personal.values())
+        accuracies[f"FL4Health's setting, {arm}"] = [100 * fmean(of) for of in values]
     for arm, of in of_arms(found, users, ROWS, "accuracy").items():
         accuracies[arm] = [None if value is None else 100 * value for value in of]
     patients = ", ".join(f"{user} {figures['patients']}" for user, figures in found.items())
@@ -112,6 +151,9 @@ def draw(cells: Mapping[str, Cell]) -> Page:
         rate=f"{fed_heart_published.RATE:g}",
         our_rate=f"{training.learning_rate:g}",
         our_batch=training.batch_size,
+        hidden=PERSONAL_STUDY["model"]["hidden"][0],
+        personal_rate=f"{PERSONAL_STUDY['training']['learning_rate']:g}",
+        with_its_setting=all(personal.values()),
         accuracies=by_arm(users, accuracies, ".1f"),
         aurocs=by_arm(users, of_arms(found, users, ROWS[1:], "auroc"), ".3f"),
         **OTHER_SPLITS.draw(others),
