@@ -21,7 +21,7 @@ from erosion.sources.mnist import read_mnist
 from erosion.sources.pictures import read_ham10000
 from erosion.sources.source import data_folder, existing_file, parsing, read_arrays
 from erosion_common.protocol.messages import FEWEST_OF_A_CLASS
-from erosion_common.tasks.classification import PROBABILITY_FLOOR
+from erosion_common.tasks.metric import PROBABILITY_FLOOR
 from experiments.papers.verdict_simulated import sign_flip_p_values
 
 Floats = NDArray[np.float64]

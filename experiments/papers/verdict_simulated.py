@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from erosion_client.evaluation.final_figures import RANDOM_FLIPS
 from erosion_common.protocol.messages import FEWEST_OF_A_CLASS, SIGNIFICANCE
-from erosion_common.tasks.classification import PROBABILITY_FLOOR
+from erosion_common.tasks.metric import PROBABILITY_FLOOR
 
 Floats = NDArray[np.float64]
 Claims = NDArray[np.int64]

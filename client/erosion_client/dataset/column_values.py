@@ -132,6 +132,17 @@ class NumberMarks:
         # float() alone would take 1_000 for 1000.
         return None if "_" in text else text.replace(self.decimal, ".")
 
+    def number(self, text: str) -> float:
+        """Return the number; NaN where the text is none. It may be infinite."""
+        try:
+            return math.nan if (plain := self.plain(text)) is None else float(plain)
+        except ValueError:
+            return math.nan
+
+    def finite(self, text: str) -> float:
+        """Return the number; NaN where the text is none, or an infinite one."""
+        return value if math.isfinite(value := self.number(text)) else math.nan
+
 
 PLAIN_MARKS = NumberMarks()
 
@@ -197,11 +208,7 @@ def _number_parser(feature: NumberFeature, marks: NumberMarks, unit: UnitChange 
             return Fault("a point, where the decimal mark is a comma", hint + _MAP)
         found = LIMIT.fullmatch(text) if marks.limit else None
         is_halved = found is not None and marks.limit == "half" and found[1] in "<≤"
-        plain = marks.plain(found[2] if found else text)
-        try:
-            value = math.nan if plain is None else float(plain) / (2 if is_halved else 1)
-        except ValueError:
-            value = math.nan
+        value = marks.number(found[2] if found else text) / (2 if is_halved else 1)
         if math.isnan(value):
             return Fault("not a number", _hint(text, marks) + _MAP)
         if unit is not None:

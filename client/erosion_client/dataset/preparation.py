@@ -378,12 +378,7 @@ def _numbers(
 def _plain(text: str, marks: NumberMarks) -> float:
     if marks.decimal == "," and "." in text and marks.thousands != ".":
         return math.nan  # 1.234 could be either number
-    plain = marks.plain(text)
-    try:
-        value = math.nan if plain is None else float(plain)
-    except ValueError:
-        return math.nan
-    return value if math.isfinite(value) else math.nan
+    return marks.finite(text)
 
 
 def _is_missing(text: str, meant: ValueMap) -> bool:

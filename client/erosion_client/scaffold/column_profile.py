@@ -16,6 +16,7 @@ from erosion_client.dataset.column_values import (
     LIMIT,
     MISSING_MARKERS,
     MISSING_WORDS,
+    PLAIN_MARKS,
     NumberMarks,
     found_decimal,
     groups_by_point,
@@ -128,15 +129,15 @@ def profile_of(name: str, column: TextColumn, decimal: str = ".") -> Profile:
         if text.lower() not in MISSING_MARKERS
     }
     thousands = _thousands([text for text in counts if text not in column.typed], decimal)
+    marks = NumberMarks(decimal, thousands)
     parsed = {
-        text: _number(text, ".", "") if text in column.typed else _number(text, decimal, thousands)
-        for text in counts
+        text: (PLAIN_MARKS if text in column.typed else marks).finite(text) for text in counts
     }
     no_numbers = [text for text, number in parsed.items() if math.isnan(number)]
     unsaid = tuple(text for text in no_numbers if text.lower() in MISSING_WORDS)
     odd = tuple(text for text in no_numbers if text not in unsaid)
     said = {text: count for text, count in counts.items() if text not in unsaid}
-    limits = {t: v for t in odd if (v := _limit(t, decimal, thousands)) is not None}
+    limits = {t: v for t in odd if (v := _limit(t, marks)) is not None}
     strange = [t for t in odd if t not in limits and not MEASURED.match(t)]
     numeric = (
         sum(said[t] for t in strange) <= MOST_NOT_NUMBERS * sum(said.values())
@@ -185,10 +186,10 @@ def profile_of(name: str, column: TextColumn, decimal: str = ".") -> Profile:
     )
 
 
-def _limit(text: str, decimal: str, thousands: str) -> float | None:
+def _limit(text: str, marks: NumberMarks) -> float | None:
     """Return a replacement beyond a limit, half of a lower one; None for any other text."""
     found = LIMIT.fullmatch(text)
-    value = _number(found[2], decimal, thousands) if found else math.nan
+    value = marks.finite(found[2]) if found else math.nan
     return None if found is None or math.isnan(value) else value / (2 if found[1] in "<≤" else 1)
 
 
@@ -255,15 +256,6 @@ def _thousands(texts: Collection[str], decimal: str) -> str:
             return mark
     seem_to_group = groups_by_point if decimal == "." else points_may_group
     return "." if seem_to_group(texts) else ""
-
-
-def _number(text: str, decimal: str, thousands: str) -> float:
-    plain = NumberMarks(decimal, thousands).plain(text)
-    try:
-        value = math.nan if plain is None else float(plain)
-    except ValueError:
-        return math.nan
-    return value if math.isfinite(value) else math.nan
 
 
 def _date_formats(texts: Iterable[str]) -> tuple[str, ...]:

@@ -109,11 +109,16 @@ class FineTuning(Averaging):
 
     def personal(self, work: LocalWork) -> Tensor:
         """Return the received parameters after `tuning_rounds` rounds of local training."""
-        tuned = work.received
-        for number in range(self.tuning_rounds):
-            # Each with its own order of patients, as rounds have.
-            tuned = tuned + replace(work, round=work.round + number).sgd(tuned).delta
-        return tuned
+        return tuned(work, self.tuning_rounds)
+
+
+def tuned(work: LocalWork, rounds: int) -> Tensor:
+    """Return the received parameters after these rounds of local training."""
+    parameters = work.received
+    for number in range(rounds):
+        # Each with its own order of patients, as rounds have.
+        parameters = parameters + replace(work, round=work.round + number).sgd(parameters).delta
+    return parameters
 
 
 class PersonalIntercept(Averaging):

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from math import isfinite, log
+from math import isfinite
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -14,7 +14,13 @@ from torch.nn.functional import cross_entropy
 
 from erosion_common.settings.base import Settings
 from erosion_common.settings.names import Code, ColumnName, canonical
-from erosion_common.tasks.metric import Metric, of_mean, of_ranking
+from erosion_common.tasks.metric import (
+    LARGEST_LOG_LOSS,
+    PROBABILITY_FLOOR,
+    Metric,
+    of_mean,
+    of_ranking,
+)
 from erosion_common.tasks.task import (
     Bounds,
     CodedColumn,
@@ -25,7 +31,6 @@ from erosion_common.tasks.task import (
     weighted_means,
 )
 
-PROBABILITY_FLOOR = 0.01  # one certain mistake must not outweigh all other patients
 MOST_SHOWN = 20  # classes in a message
 MOST_CLASSES = 1000
 COMMONEST = "commonest class"
@@ -152,7 +157,7 @@ class Classification(Task):
             from_zero=True,
             caption="It also counts how sure a model was of a wrong answer.",
             least=0.0,
-            most=-log(PROBABILITY_FLOOR),
+            most=LARGEST_LOG_LOSS,
         ),
     )
     curves: ClassVar[tuple[str, ...]] = ("accuracy", "log_loss")

@@ -1,12 +1,14 @@
 """One metric: what people read of it, and its interval where a model errs on few patients."""
 
 from dataclasses import dataclass
-from math import floor, inf, log10, sqrt
+from math import floor, inf, log, log10, sqrt
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+PROBABILITY_FLOOR = 0.01  # one certain mistake must not outweigh all other patients
+LARGEST_LOG_LOSS = -log(PROBABILITY_FLOOR)
 ROUNDING = 1e-6  # beyond a bound, for a bound of at most 1; else as a share of it
 
 

@@ -25,7 +25,13 @@ from erosion_common.settings.base import Settings
 from erosion_common.settings.names import Code, ColumnName, Unit
 from erosion_common.support.software import install_command
 from erosion_common.tasks.features import NumberFeature
-from erosion_common.tasks.metric import Metric, of_mean, of_ranking
+from erosion_common.tasks.metric import (
+    LARGEST_LOG_LOSS,
+    PROBABILITY_FLOOR,
+    Metric,
+    of_mean,
+    of_ranking,
+)
 from erosion_common.tasks.task import (
     Bounds,
     CodedColumn,
@@ -69,7 +75,6 @@ def concordances(risks: Floats, targets: Targets, weights: Floats, counts: Float
     return shares
 
 
-PROBABILITY_FLOOR = 0.01  # one certain mistake must not outweigh all other patients
 MOST_INTERVALS = 100
 MOSTLY = (
     0.9  # of the times: as many before the first cut point or after the last are to be asked about
@@ -169,7 +174,7 @@ class Survival(Task):
             remark="The log loss is that of what was seen of a patient: the interval of the event,"
             " or the time without one.",
             least=0.0,
-            most=-log(PROBABILITY_FLOOR),
+            most=LARGEST_LOG_LOSS,
         ),
     )
     curves: ClassVar[tuple[str, ...]] = ("harrell_c", "log_loss")

@@ -13,8 +13,8 @@ import numpy as np
 
 from erosion_common.protocol.performance import Estimate
 from erosion_common.settings.base import Settings
+from erosion_common.tasks.metric import Z
 
-Z = 1.959963984540054  # an interval's half, in standard errors
 ROUNDING = 5e-4  # of figures that leave a site: no share is pooled as nearer to 0 or 1
 SMALLEST_ERROR = 1e-3  # of a figure, on its scale: a site cannot claim to be surer
 Scale = Literal["plain", "log", "logit"]

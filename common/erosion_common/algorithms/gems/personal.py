@@ -10,6 +10,7 @@ from torch import Tensor
 
 from erosion_common.aggregation.cohort import Cohort, HospitalName
 from erosion_common.algorithms.base import Layout, RoundStart, Step, relative_weights
+from erosion_common.algorithms.fedavg import tuned
 from erosion_common.algorithms.gems.balls import split_layers
 from erosion_common.algorithms.gems.meeting import meet_from_afar, personal_weights
 from erosion_common.algorithms.gems.rounds import (
@@ -117,10 +118,7 @@ class PersonalGems(GemsBase):
 
     def personal(self, work: LocalWork) -> Tensor:
         """Return the received parameters after `tuning_rounds` rounds of local training."""
-        tuned = work.received
-        for number in range(self.tuning_rounds):
-            tuned = tuned + replace(work, round=work.round + number).sgd(tuned).delta
-        return tuned
+        return tuned(work, self.tuning_rounds)
 
 
 def _apart(gram: Tensor) -> list[float]:
