@@ -252,10 +252,18 @@ def test_one_prediction_for_everyone_and_certain_ones_have_figures(
     data, _ = patients(CLASSES, truth, cells)
     same = np.tile([0.7, 0.3], (N, 1))
     sure = np.eye(2)[truth]
+    few, few_truth = np.eye(2)[truth[:60]], truth[:60]
     found = model_figures(data, {"fedavg": same, "local": sure}, ["fedavg"])
     assert [each.model for each in found] == ["fedavg", "local"]
     assert found[0].estimates["auroc"].value == 0.5
-    assert "calibration_slope" not in found[1].estimates  # separated: there is none
+    found += model_figures(patients(CLASSES, few_truth, cells)[0], {"a": few, "b": 1 - few}, ["a"])
+    assert [each.estimates["auroc"].value for each in found] == [0.5, 1, 1, 0]
+    assert not any("calibration_slope" in each.estimates for each in found)
+    alike = np.full((N, 1), 5.0)
+    (number,) = model_figures(
+        patients(NUMBER, truth + 0.0, cells)[0], {"fedavg": alike}, ["fedavg"]
+    )
+    assert number.estimates.keys() == {"calibration_in_the_large"}
 
 
 def test_several_classes_have_one_model_and_a_curve_each(cells: DisclosureControl) -> None:

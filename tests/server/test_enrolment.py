@@ -13,6 +13,7 @@ import tarfile
 import tracemalloc
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -144,8 +145,12 @@ def test_a_kit_holds_all_that_a_site_needs(folder: FederationFolder, tmp_path: P
     assert mode(kit / "node.key") == 0o600
     site = load_site(kit / "site.toml")
     assert (site.name, site.coordinator.address) == ("bob", "erosion.example.org:9092")
-    tls = credentials_for(site.coordinator).tls
+    credentials = credentials_for(site.coordinator)
+    tls = credentials.tls
     assert tls is not None
+    # Of the two certificates the first to end is the next expiry, the authority's as well.
+    swapped = replace(credentials, tls=replace(tls, root=tls.certificate, certificate=tls.root))
+    assert credentials.expires == swapped.expires == made.key.expires
     assert tls.root == folder.authority.read_bytes()
     assert tls.certificate.decode() == made.key.certificate
     certificate = certificates.load_certificate(kit / "node.crt")

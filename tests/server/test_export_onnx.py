@@ -77,6 +77,7 @@ def as_arrays(task: TabularTask, columns: dict[str, list[str]]) -> dict[str, NDA
             ["event_free_at_5", "event_free_at_10", "event_free_at_20", "risk"],
         ),
         ({"outcome": "regression", **NUMBER}, {"scaling": None}, ["predicted"]),
+        ({"outcome": "count", "target": "y", "centre": 2, "spread": 2}, {}, ["predicted"]),
         (
             CLASSES,
             {"model": {"name": "mlp", "hidden": [8]}, "is_finished": True},

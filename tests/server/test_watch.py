@@ -9,7 +9,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -161,6 +161,14 @@ def test_a_site_s_staff_sees_its_state(tmp_path: Path) -> None:
     assert part["title"] == "Site north"
     assert part["level"] == "CRITICAL"
     assert "stopped by a person" in str(part["lines"])
+    assert dict(part["lines"])["certificate"].startswith("none")
+    expires = datetime.now(UTC) + timedelta(days=40, minutes=1)
+    with AuditLog(records / "sent.jsonl") as log:
+        SiteObservers(
+            records, log, name="north", coordinator="here:9092", certificate_expires=lambda: expires
+        ).end("ended")
+    (part,) = site_snapshot(site_file)["parts"]
+    assert "(40 days)" in dict(part["lines"])["certificate"]
 
 
 @contextmanager

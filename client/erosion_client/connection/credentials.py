@@ -165,10 +165,11 @@ class Credentials:
 
     @property
     def expires(self) -> datetime | None:
-        """When the site's certificate ends; None: it has none."""
-        return (
-            None if self.tls is None else certificate_in(self.tls.certificate).not_valid_after_utc
-        )
+        """When its certificate ends, or the authority's before that; None: it has none."""
+        if self.tls is None:
+            return None
+        both = (self.tls.certificate, self.tls.root)
+        return min(certificate_in(pem).not_valid_after_utc for pem in both)
 
     def connect(self) -> SiteLink:
         """Return a connection that is not open yet. Raises SiteError once the keys have expired."""

@@ -1,5 +1,6 @@
 """How people write values, and the meaning of the texts in one column of a table."""
 
+import json
 import math
 import re
 import tomllib
@@ -162,7 +163,7 @@ def feature_parser(
 def toml_key(name: str) -> str:
     """Return a column's name as a key of the site file."""
     bare = name.isascii() and name.replace("_", "").replace("-", "").isalnum()
-    return name if bare else f'"{name}"'
+    return name if bare else json.dumps(name, ensure_ascii=False)
 
 
 def target_parser(

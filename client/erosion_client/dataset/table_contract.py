@@ -1,6 +1,7 @@
 """Validates a hospital's table against the study's data contract."""
 
 import difflib
+import json
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -367,7 +368,8 @@ class _TableCheck:
             else "; add it,"
         )
         remedy = "if so," if near else "or"
-        absent = f'; if you do not record it, write absent = ["{name}"] under [data]'
+        listed = json.dumps([name], ensure_ascii=False)
+        absent = f"; if you do not record it, write absent = {listed} under [data]"
         return (
             f"column {name}{mapped} is missing{question} {remedy} write {toml_key(name)} ="
             f' "{example}" under [data.columns]{absent if self.study[name].can_be_absent else ""}'

@@ -318,11 +318,15 @@ def _estimates(predicted: Predicted) -> dict[EstimateName, Estimate]:
     ones = np.ones(logits.size)
     truth, weights = _stacked(predicted)
     slope = fitted(np.column_stack([ones, logits.ravel()]), truth, weights)[:, 1]
+    areas = predicted.auroc()
+    # There is none where all predictions are equal, or tell the outcomes apart without a fault.
+    has_slope = (np.abs(slope) < STEEPEST) & (areas > 0)[: len(slope)] & (areas < 1)[: len(slope)]
+    has_slope &= np.ptp(logits) > SMALLEST
     large = fitted(ones[:, None], truth, weights, offset=logits.ravel())[:, 0]
     found: dict[EstimateName, Estimate | None] = {
-        "auroc": estimate(predicted.auroc()),
+        "auroc": estimate(areas),
         "average_precision": estimate(np.mean(precision, axis=0)),
-        "calibration_slope": estimate(np.where(np.abs(slope) < STEEPEST, slope, np.nan)),
+        "calibration_slope": estimate(np.where(has_slope, slope, np.nan)),
         "calibration_in_the_large": estimate(np.where(np.abs(large) < STEEPEST, large, np.nan)),
         "expected_over_observed": estimate(predicted.expected_over_observed()),
     }
@@ -469,11 +473,14 @@ def _of_numbers(
 ) -> ModelFigures:
     cuts, values = len(predicted), predicted.ravel()
     truth, weights = np.tile(targets, cuts), np.tile(draws[: 1 + REFITS] / cuts, (1, cuts))
-    scale = max(float(values.std()), SMALLEST * (1 + float(np.abs(values).max())))
+    least = SMALLEST * (1 + float(np.abs(values).max()))
+    scale = max(float(values.std()), least)
     middle = float(values.mean())
     scaled = (values - middle) / scale
     line = np.column_stack([np.ones_like(values), scaled])
     slope = fitted(line, truth, weights, is_linear=True)[:, 1] / scale
+    if scale == least:  # all predictions are equal
+        slope[:] = np.nan
     large = draws @ (targets - predicted.mean(axis=0)) / draws.sum(axis=1)
     curves: dict[CurveName, Curve] = {}
     grid = _range_shown(predicted, cell)

@@ -349,7 +349,7 @@ def _site(values: Mapping[str, Any]) -> list[tuple[str, str]]:
     if not values.get("connected"):
         state = f"not connected to {values.get('coordinator')}: {values.get('trouble')}"
     lines.append(("state", state))
-    lines += _certificate(values)
+    lines += _certificate(values) or [("certificate", "none: this connection needs none")]
     lines.append(("sent", f"{values.get('sent')} messages, last {values.get('last_sent')}"))
     lines.append(("log head", str(values.get("log_head"))))
     if values.get("site_file"):
