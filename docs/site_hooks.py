@@ -58,7 +58,7 @@ REFERENCE = {  # package -> title; of `erosion` only what it exports, of the oth
     "erosion_common.rounds": "Rounds",
     "erosion_common.study": "Study files",
     "erosion_common.tasks": "Tasks",
-    "erosion_common.gems": "GEMS",
+    "erosion_common.algorithms.gems": "GEMS",
     "erosion_common.sealed": "Sealed rounds",
     "erosion_client.dataset": "Data",
     "erosion_client.dataset.sources": "Sources of patients",
@@ -79,14 +79,14 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
         menu.append({title: found})
     if left:
         menu.append({"More": left})
-    menu.append({"API": [{title: _page(package)} for package, title in _packages().items()]})
+    menu.append({"API": [{title: _page(package)} for package, title in REFERENCE.items()]})
     config.nav = menu
     return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages of the API."""
-    for package, title in _packages().items():
+    for package, title in REFERENCE.items():
         modules = [package]
         if package != "erosion":
             folder = _folder(package)
@@ -98,14 +98,6 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         text = f"# {title}\n\n" + "\n\n".join(f"::: {module}" for module in modules) + "\n"
         files.append(File.generated(config, _page(package), content=text))
     return files
-
-
-def _packages() -> dict[str, str]:
-    return {
-        package: title
-        for package, title in REFERENCE.items()
-        if (_folder(package) / "__init__.py").exists()
-    }
 
 
 def _folder(package: str) -> Path:
