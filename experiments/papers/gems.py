@@ -1,6 +1,7 @@
 """The cells of GEMS (Guha and Smith, Model Aggregation via Good-Enough Model Spaces)."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any
@@ -29,10 +30,12 @@ from experiments.papers.gems_models import (
 )
 
 NODES = (2, 3, 5)
-TRIALS = 5  # on MNIST
-FEATURE_TRIALS = 3  # on CIFAR-10 and HAM10000, each with its features
-MNIST_HIDDEN = {"convex": [], "network": [50]}
-FEATURE_HIDDEN = {"ham10000": [50], "cifar10": [100]}
+TRIALS = 5  # on CIFAR-10 and HAM10000 each with its features
+HIDDEN: Mapping[str, Mapping[str, list[int]]] = {
+    "mnist": {"convex": [], "network": [50]},
+    "ham10000": {"network": [50], "convex": []},
+    "cifar10": {"network": [100], "convex": []},
+}
 
 MAJORITY = "mnist-majority"  # the cell's name
 
@@ -52,6 +55,22 @@ CHANGES: Mapping[str, Mapping[str, Any]] = {
     "lower bound": {**AUTHORS, "radius": "lower_bound"},
     "from zeros": {**AUTHORS, "retraining": "zeros"},
 }
+CLUSTERS, NEURON_EPSILONS = (25, 50, 100, 150), (0.01, 0.1, 1.0)  # m and eps_j
+
+
+def at(clusters: int, neuron_epsilon: float) -> str:
+    """Return the name of a point of the grid."""
+    return f"m {clusters}, eps_j {neuron_epsilon:g}"
+
+
+def _grid(neuron_epsilons: Sequence[float], **also: float) -> Mapping[str, Mapping[str, Any]]:
+    return {
+        at(m, e): {**AUTHORS, "clusters": m, "neuron_epsilon": e, **also}
+        for m in CLUSTERS
+        for e in neuron_epsilons
+    }
+
+
 # The paper's: .2 on CIFAR-10, .25 to .40 on HAM10000 (by node number is our reading).
 EPSILON = {"cifar10": {2: 0.2, 3: 0.2, 5: 0.2}, "ham10000": {2: 0.4, 3: 0.3, 5: 0.25}}
 
@@ -62,7 +81,7 @@ def plans() -> Sequence[CellPlan]:
     # What naming the commonest digit is worth is the same in every trial, as the split is.
     cells = [_plan(MAJORITY, "mnist", [], (), 0, parts=["majority"])]
     for trial in range(TRIALS):
-        for model, hidden in MNIST_HIDDEN.items():
+        for model, hidden in HIDDEN["mnist"].items():
             name = f"mnist-{model}-{{}}-trial{trial}".format
             cells.append(_plan(name("global"), "mnist", hidden, (), trial, parts=both, variants={}))
             for k in NODES:
@@ -71,34 +90,35 @@ def plans() -> Sequence[CellPlan]:
                     name(f"k{k}"), "mnist", hidden, (k,), trial, parts=[], variants=variants
                 )
                 cells.append(plan)
-        for dataset, hidden in FEATURE_HIDDEN.items() if trial < FEATURE_TRIALS else ():
-            variants = {str(k): _variants(dataset, "network", k) for k in NODES}
-            plan = _plan(
-                f"{dataset}-network-trial{trial}",
-                dataset,
-                hidden,
-                NODES,
-                trial,
-                parts=both,
-                variants=variants,
-            )
-            cells.append(plan)
+        for dataset in EPSILON:
+            for model, hidden in HIDDEN[dataset].items():
+                variants = {str(k): _variants(dataset, model, k) for k in NODES}
+                name = f"{dataset}-{model}-trial{trial}"
+                cells.append(
+                    _plan(name, dataset, hidden, NODES, trial, parts=both, variants=variants)
+                )
+            sizes = _grid((1.0,), epsilon=EPSILON[dataset][5])
+            cells.append(_comparing(dataset, "network", "grid", (5,), trial, sizes))
     for trial in range(TRIALS):
-        for model, what, nodes, compared in (
-            ("convex", "spaces", NODES, SPACES),
-            ("network", "changes", (5,), CHANGES),
-        ):
-            plan = _plan(
-                f"mnist-{model}-{what}-trial{trial}",
-                "mnist",
-                MNIST_HIDDEN[model],
-                nodes,
-                trial,
-                compares=what,
-                variants={name: _variant(THEIR_TUNING, **of) for name, of in compared.items()},
-            )
-            cells.append(plan)
+        cells.append(_comparing("mnist", "convex", "spaces", NODES, trial, SPACES))
+        cells.append(_comparing("mnist", "network", "changes", (5,), trial, CHANGES))
+        cells.append(_comparing("mnist", "network", "grid", (5,), trial, _grid(NEURON_EPSILONS)))
     return cells
+
+
+def _comparing(
+    dataset: str,
+    model: str,
+    what: str,
+    nodes: Sequence[int],
+    trial: int,
+    compared: Mapping[str, Mapping[str, Any]],
+) -> CellPlan:
+    """Return a cell of the authors' settings with one thing changed, for every name in a group."""
+    name = f"{dataset}-{model}-{what}-trial{trial}"
+    variants = {name: _variant(THEIR_TUNING, **of) for name, of in compared.items()}
+    hidden = HIDDEN[dataset][model]
+    return _plan(name, dataset, hidden, nodes, trial, compares=what, variants=variants)
 
 
 def _plan(
@@ -115,9 +135,11 @@ def _variants(dataset: str, model: str, nodes: int) -> Mapping[str, Any]:
     ours = _variant(OUR_TUNING, epsilon=epsilon)
     authors = _variant(THEIR_TUNING, **AUTHORS, epsilon=epsilon)
     found = {"ours": ours, "authors": authors}
+    if dataset != "mnist":
+        return found
     if model == "convex":
         return found | {f"epsilon {e}": _variant(OUR_TUNING, epsilon=e) for e in (0.8, 0.9, 0.95)}
-    if dataset != "mnist" or nodes == 3:
+    if nodes == 3:
         return found
     if nodes == 2:
         nothing_merges = _variant(THEIR_TUNING, **AUTHORS, clusters=1, neuron_epsilon=0.01)
@@ -157,10 +179,16 @@ PUBLIC = (100, 300, 500, 1000)  # public samples to fine-tune on
 DRAWS = 2  # of public samples, per trial
 
 
+@lru_cache(maxsize=1)
+def _drawn(pool: Callable[[Path | None, int], Pool], data_dir: Path | None, trial: int) -> Pool:
+    """Return a trial's pool: its features take longer than a cell's models."""
+    return pool(data_dir, trial)
+
+
 def run_cell(config: Values, data_dir: Path | None, tick: Tick) -> Values:
     """Train, aggregate and measure."""
     trial, parts = config["trial"], config.get("parts", ())
-    pool = POOLS[config["dataset"]](data_dir, trial)
+    pool = _drawn(POOLS[config["dataset"]], data_dir, trial)
     widths = [pool.train.inputs.shape[1], *config["hidden"], pool.classes]
     figures: dict[str, Any] = {}
     if "majority" in parts:

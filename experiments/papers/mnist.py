@@ -3,7 +3,8 @@
 A cell is one of seven distributions of the digits, a number of agents and a scheme: 7 x 4 x 3 = 84
 cells. Partition, test images, network and constants are the authors'; every agent is a hospital of
 this program, and the simulator runs the rounds. Further cells change one thing: how Weight Erosion
-counts a hospital's size, its whole setting, or the partition where the authors' gives images twice.
+counts a hospital's size, its whole setting, or the partition where the authors' gives images twice;
+or agents have fewer images, where a search for the distance penalty is cheap.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -45,13 +46,24 @@ Variant = Literal["published", "disjoint", "default-unit", "recommended"]
 SETTINGS: Mapping[Variant, Sequence[int]] = {"default-unit": AGENTS, "recommended": (10,)}
 # Where an agent's demand is no whole number of chunks, the authors' partition gives images to two.
 SHARED: Mapping[PatternName, Sequence[int]] = {"C": (20, 100), "G": (20, 50, 100)}
+# Fewer images: of each agent this share. And what the published distance penalty is divided by; the
+# paper found best what ends the weights near round 20 of 30, and that is PACED here.
+SHARES = {
+    "small": [0.1] * 10,
+    "unequal": [round(0.02 * number, 2) for number in range(1, 11)],  # the user has the fewest
+}
+DIVISORS, PACED = (1, 2, 4, 8, 16, 32), 8
+LAYERS: Mapping[str, Mapping[str, float]] = {  # what counts in the distance
+    "convolutions": {"7": 0.0, "9": 0.0},
+    "dense": {"0": 0.0, "2": 0.0, "4": 0.0},
+}
 ROUNDS, BATCH_SIZE, LEARNING_RATE = 30, 32, 0.1
 USER = "agent-0"
 
 
 def plans() -> list[CellPlan]:
     """Return the paper's cells, and then the others."""
-    return [*published_plans(), *further_plans()]
+    return [*published_plans(), *further_plans(), *fewer_plans()]
 
 
 def published_plans() -> list[CellPlan]:
@@ -80,6 +92,28 @@ def further_plans() -> list[CellPlan]:
             if agents in numbers
             for pattern in PATTERNS
         ]
+    return found
+
+
+def fewer_plans() -> list[CellPlan]:
+    """Return the cells with fewer images: distribution C, 10 agents."""
+    found = []
+    for shares in SHARES:
+        changes: dict[str, Mapping[str, Any]] = {
+            f"p{divisor}": {"distance_penalty": 0.01 / divisor}
+            for divisor in (DIVISORS if shares == "small" else (PACED,))
+        }
+        if shares == "small":
+            paced = changes[f"p{PACED}"]
+            changes |= {name: {**paced, "layer_weights": of} for name, of in LAYERS.items()}
+        plain: Sequence[Scheme] = ("local", "fedavg")
+        every = [(scheme, shares, {}) for scheme in plain]
+        every += [(_WE, f"{shares}-{name}", change) for name, change in changes.items()]
+        for scheme, name, change in every:
+            like = _plan("C", 10, scheme)
+            arm = {**like.config["arm"], **change}
+            config = {**like.config, "arm": arm, "shares": SHARES[shares]}
+            found.append(CellPlan(f"C-10-{scheme}-{name}", config, ROUNDS))
     return found
 
 
@@ -127,7 +161,8 @@ def _arm(scheme: Scheme, agents: int, variant: Variant) -> Mapping[str, Any]:
 def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
     """Accuracy on the user's test images, and the mean weight of all agents, after every round."""
     study, scheme = study_of(config), config["scheme"]
-    hospitals = agents_of(study, config["pattern"], config["partition"], data_dir)
+    shares = config.get("shares")
+    hospitals = agents_of(study, config["pattern"], config["partition"], data_dir, shares=shares)
     with without_notes():
         found = simulate(study, hospitals, lambda _record: tick(), clock=timeless)
     rounds = after_each_round(found, scheme)
@@ -171,13 +206,19 @@ def agents_of(
     how: PartitionName,
     data_dir: Path | None,
     device: str = "cpu",
+    shares: Sequence[float] | None = None,
 ) -> dict[str, Hospital]:
-    """Return every agent with its images; the user also has its test images, marked as such."""
+    """Return every agent with its images; the user also has its test images, marked as such.
+
+    `shares`: what share of its images, the first of the file, each agent has.
+    """
     source = data_folder(data_dir, "mnist")
     images, labels = read_mnist(source, "train")
     test_images, test_labels = read_mnist(source, "t10k")
     tested = user_test_images(test_labels, pattern)
     parts = partition(labels, pattern, len(study.hospitals), how)
+    if shares is not None:
+        parts = [rows[: int(len(rows) * s)] for rows, s in zip(parts, shares, strict=True)]
     hospitals = {}
     for name, rows in zip(study.hospitals, parts, strict=True):
         pictures, digits = images[rows], labels[rows]
@@ -280,6 +321,7 @@ def draw(cells: Mapping[str, Cell]) -> Page:
         settings=_settings(cells),
         ahead=bullets(line for variant in WORDS if (line := _ahead(cells, variant))),
         partitions=_partitions(cells),
+        fewer=_fewer(cells),
     )
 
 
@@ -378,6 +420,21 @@ def _partitions(cells: Mapping[str, Cell]) -> str:
                     both = (_entry(cells, name) for name in names)
                     rows.append([str(agents), pattern, scheme, *both])
     return table(["agents", "distribution", "scheme", "authors' partition", "disjoint"], rows)
+
+
+def _fewer(cells: Mapping[str, Cell]) -> str:
+    """Return the cells with fewer images, and the round in which Weight Erosion is alone."""
+    rows = []
+    for plan in fewer_plans():
+        if cell := cells.get(plan.name):
+            means = cell.figures.get("mean_weight", [])
+            ended = [at for at, weight in enumerate(means, start=1) if weight < 0.10001]
+            end = str(ended[0]) if ended else "after the last" if means else ""
+            name = plan.name.removeprefix("C-10-")
+            low, high = interval(cell)
+            best = f"{best_of(cell):.4f} ({low:.3f} to {high:.3f})"
+            rows.append([name, best, f"{last_of(cell):.4f}", end])
+    return table(["", "best", "last", "weights zero in round"], rows)
 
 
 def _entry(cells: Mapping[str, Cell], name: str) -> str:

@@ -2,9 +2,11 @@
 
 The user minimises f_0(x) = a x^2 / 2, the collaborators' average is a (x - x*)^2 / 2 with
 a |x*| = zeta, and every gradient carries Gaussian noise of deviation sigma. In cells with a
-`curvature` the collaborators have that instead of a (Hessian dissimilarity). Many trials run at
-once as the coordinates of one vector, which the rules never mix. The rules use only the average of
-the N collaborators: one peer with noise sigma / sqrt(N). The rules are this program's.
+`curvature` the collaborators have that instead of a (Hessian dissimilarity), with `waves` f_0 is
+a (1 - cos x), which is not convex, with `relaxed` (M) the noise has the variance sigma^2 + M times
+the squared gradient, and with a `schedule` the step size falls as a study's does. Many trials run
+at once as the coordinates of one vector, which the rules never mix. The rules use only the average
+of the N collaborators: one peer with noise sigma / sqrt(N). The rules are this program's.
 """
 
 from collections.abc import Iterator
@@ -24,6 +26,7 @@ from erosion_common.algorithms.base import ArmBase, BuildContext
 from erosion_common.algorithms.bias_correction import BiasCorrection
 from erosion_common.algorithms.local import Local
 from erosion_common.algorithms.weighted_gradient import WeightedGradient
+from erosion_common.learning.training import Training
 from erosion_common.settings.base import Settings
 from experiments.cells import CellPlan, Tick, Values
 
@@ -31,7 +34,7 @@ STEADY_SHARE = 1 / 3  # of the rounds, the last ones, which give the steady stat
 RECORDS = 60  # losses that a cell keeps, evenly over the rounds
 SCALED_TRIALS = 200  # at most, where beta = eta a / N, in runs of 20 / beta rounds
 SCALED_COLLABORATORS = 100  # the most: above, 1 / beta is more rounds than are worth waiting for
-CURVATURE = 7  # a "figure" that the paper does not have
+CURVATURE, BEYOND = 7, 8  # "figures" that the paper does not have
 MOST_ROUNDS = 1_000_000  # of a cell: minutes
 LEAST, MOST = 1e-6, 1e6  # beyond, squares of single-precision numbers are not what they should be
 
@@ -79,9 +82,10 @@ def plans(constants: Constants | None = None) -> list[CellPlan]:
     base = (constants or Constants()).model_dump()
     base["alpha"] = _averaging(base["collaborators"])
 
-    def plan(figure: int, rule: str, name: str, **changes: float) -> CellPlan:
+    def plan(figure: int, rule: str, name: str, **changes: Any) -> CellPlan:
         config: dict[str, Any] = {**base, **changes, "rule": rule, "figure": figure}
-        return CellPlan(f"figure{figure}-{rule}-{name}", config, int(config["rounds"]))
+        full = f"{name}-{rule}" if figure == BEYOND else f"figure{figure}-{rule}-{name}"
+        return CellPlan(full, config, int(config["rounds"]))
 
     def zetas(*multiples: float) -> list[tuple[str, float]]:
         return [
@@ -108,6 +112,13 @@ def plans(constants: Constants | None = None) -> list[CellPlan]:
     for times in (0.5, 2.0):  # the user's
         config = {**base, "rule": "bc", "figure": CURVATURE, "curvature": times * base["a"]}
         found.append(CellPlan(f"curvature-bc-{times:g}a", config, int(base["rounds"])))
+    step = base["eta"] * base["a"]
+    for name, changes in (
+        ("nonconvex", {"waves": True}),
+        ("relaxed", {"relaxed": 0.5 / step}),  # more than 2 / step, and nothing comes to rest
+        ("decreasing", {"schedule": "inverse_sqrt"}),
+    ):
+        found += [plan(BEYOND, rule, name, **changes) for rule in RULES]
     return found
 
 
@@ -128,9 +139,10 @@ def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
     """
     del data_dir
     rounds, trials = int(config["rounds"]), int(config["trials"])
-    a, eta, sigma, count = (config[k] for k in ("a", "eta", "sigma", "collaborators"))
-    curvature = config.get("curvature", a)
-    optimum = config["zeta"] / curvature
+    a = config["a"]
+    training = Training(
+        steps=1, learning_rate=config["eta"], schedule=config.get("schedule", "constant")
+    )
     rule = rule_of(config).build(BuildContext(int(config["rounds"]), 2, dict))
     state = rule.init(trials)
     generator = torch.Generator().manual_seed(int(config["seed"]))
@@ -140,26 +152,47 @@ def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
     first_steady = rounds - int(rounds * STEADY_SHARE)
     for number in range(1, rounds + 1):
         noise = torch.randn(2, trials, generator=generator)
-        own = a * x + sigma * noise[0]
-        others = curvature * (x - optimum) + sigma / sqrt(count) * noise[1]
+        own, others = _gradients(config, x, noise)
+        eta = training.at(number, rounds).learning_rate
         cohort = MemoryCohort(
             _update("user", number, -eta * own),
             {"others": _update("others", number, -eta * others)},
         )
         done = rule.update(state, cohort)
         state, x = done.state, x + done.delta
-        of_trials = a * x.double().square() / 2
+        exactly = x.double()
+        of_trials = a * (1 - exactly.cos()) if "waves" in config else a * exactly.square() / 2
         if number % every == 0:
             losses.append([number, _rounded(float(of_trials.mean()))])
         if number > first_steady:
             steady += of_trials / (rounds - first_steady)
         tick()
-    return {
+    figures = {
         "losses": losses,
         "steady": _rounded(float(steady.mean())),
         "standard_error": _rounded(float(steady.std()) / sqrt(trials)),
-        "exact": exact_steady(config),
     }
+    is_solved = "relaxed" in config and config["rule"] != "wga"
+    solved = {"exact": exact_steady(config)} if config["figure"] != BEYOND or is_solved else {}
+    return {**figures, **solved}
+
+
+def _gradients(
+    config: Values, x: torch.Tensor, noise: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the user's noisy gradients at x (trials,), and the collaborators' average ones."""
+    a, more = config["a"], config.get("relaxed", 0.0)
+    curvature = config.get("curvature", a)
+    own = a * (x.sin() if "waves" in config else x)
+    others = curvature * (x - config["zeta"] / curvature)
+    if "waves" in config:
+        others = own - config["zeta"]
+    deviations = [
+        (config["sigma"] ** 2 + more * slope.square()).sqrt() if more else config["sigma"]
+        for slope in (own, others)
+    ]
+    averaged = deviations[1] / sqrt(config["collaborators"])
+    return own + deviations[0] * noise[0], others + averaged * noise[1]
 
 
 def _rounded(value: float) -> float:
@@ -200,9 +233,9 @@ def exact_steady(config: Values) -> float:
 
 
 def alone_steady(config: Values) -> float:
-    """Training alone's: eta sigma^2 / (2 (2 - eta a))."""
+    """Training alone's: eta sigma^2 / (2 (2 - eta a (1 + M)))."""
     a, eta, sigma = (config[k] for k in ("a", "eta", "sigma"))
-    return float(eta * sigma**2 / (2 * (2 - eta * a)))
+    return float(eta * sigma**2 / (2 * (2 - eta * a * (1 + config.get("relaxed", 0.0)))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,13 +255,15 @@ class Recursion:
     noise_xc: Any
 
 
-def recursion(config: Values, eta: Any, alpha: Any, beta: Any) -> Recursion:
-    """BC's with these settings.
+def recursion(
+    config: Values, eta: Any, alpha: Any, beta: Any, noise: tuple[float, float] | None = None
+) -> Recursion:
+    """BC's with these settings; `noise` are the variances of the user's and the others' gradient.
 
     The noise of c is the others' less the user's own, that of x their weighted sum.
     """
-    own = config["sigma"] ** 2
-    others = own / config["collaborators"]
+    variance = config["sigma"] ** 2
+    own, others = noise or (variance, variance / config["collaborators"])
     steeper = config.get("curvature", config["a"]) - config["a"]
     return Recursion(
         keep_x=1 - eta * (config["a"] + alpha * steeper),
@@ -242,11 +277,21 @@ def recursion(config: Values, eta: Any, alpha: Any, beta: Any) -> Recursion:
 
 
 def _corrected_variance(config: Values) -> float:
-    """Return the variance of x that BC's recursion leaves as it is."""
-    of = recursion(config, config["eta"], config["alpha"], config["beta"])
-    moves = np.array([[of.keep_x, of.pull], [of.lean, of.keep_c]])
-    noise = np.array([[of.noise_x, of.noise_xc], [of.noise_xc, of.noise_c]])
-    return float(solve_discrete_lyapunov(moves, noise)[0, 0])
+    """Return the variance of x that BC's recursion leaves as it is.
+
+    With `relaxed` a part of the noise grows with that variance; the others' has M zeta^2 as well.
+    """
+
+    def left(own: float, others: float) -> float:
+        noise_of = (own, others / config["collaborators"])
+        of = recursion(config, config["eta"], config["alpha"], config["beta"], noise_of)
+        moves = np.array([[of.keep_x, of.pull], [of.lean, of.keep_c]])
+        noise = np.array([[of.noise_x, of.noise_xc], [of.noise_xc, of.noise_c]])
+        return float(solve_discrete_lyapunov(moves, noise)[0, 0])
+
+    more, own = config.get("relaxed", 0.0), config["sigma"] ** 2
+    slopes = more * config["a"] ** 2
+    return left(own, own + more * config["zeta"] ** 2) / (1 - left(slopes, slopes))
 
 
 def best_alpha(config: Values) -> float:

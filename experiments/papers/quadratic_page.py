@@ -1,6 +1,7 @@
 """The noisy quadratic's figures and the mean estimation's table."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ from matplotlib.axes import Axes
 from erosion_common.settings.base import validate
 from experiments.cells import Cell, CellPlan, ExperimentError
 from experiments.experiment import Experiment
-from experiments.page import Page, add_legend, grid, page, picture, table
+from experiments.page import Page, add_legend, grid, named, page, picture, table
 from experiments.papers import quadratic
 
 PUBLISHED = {  # of an independent simulation with the constants that are ours
@@ -49,7 +50,9 @@ TITLES = {
 
 def draw(cells: Mapping[str, Cell]) -> Page:
     """Draw curves, steady states with the closed form, and the caveat with everything tuned."""
-    curves = {name: cell for name, cell in cells.items() if "figure" in cell.plan.config}
+    drawn = {name: cell for name, cell in cells.items() if "figure" in cell.plan.config}
+    beyond = {n: c for n, c in drawn.items() if c.plan.config["figure"] == quadratic.BEYOND}
+    curves = {name: cell for name, cell in drawn.items() if name not in beyond}
     tuned = [cell for name, cell in cells.items() if name.startswith("tuned")]
     columns: dict[str, Callable[[Cell], str]] = {
         "steady state": lambda cell: (
@@ -65,12 +68,32 @@ def draw(cells: Mapping[str, Cell]) -> Page:
         constants=_constants(curves),
         curves=grid("curve", curves, columns, lambda cell, column: column(cell)),
         ways=_ways(curves),
+        beyond=grid("", BEYOND, named(quadratic.RULES), partial(_beyond, beyond)),
         tuned_rounds=tuned[0].plan.config["rounds"] if tuned else "",
         gains=", ".join(
             f"{cell.figures['gain']:.2f} times with N = {cell.plan.config['collaborators']}"
             for cell in tuned
         ),
     )
+
+
+BEYOND = {
+    "f_0 = a (1 - cos x), not convex": "nonconvex",
+    "noise that grows with the gradient": "relaxed",
+    "step size divided by the root of the round": "decreasing",
+}
+
+
+def _beyond(cells: Mapping[str, Cell], row: str, rule: str) -> str:
+    """Return a measured steady state, how many times alone's it is below, and the exact one."""
+    cell, alone = (cells.get(f"{row}-{name}") for name in (rule, "alone"))
+    if cell is None:
+        return ""
+    entry = f"{cell.figures['steady']:.4g} ± {cell.figures['standard_error']:.1g}"
+    if alone is not None and rule != "alone":
+        entry += f", {alone.figures['steady'] / cell.figures['steady']:.3g} times"
+    exact = cell.figures.get("exact")
+    return entry + (f" (exact {exact:.4g})" if exact else "")
 
 
 def _gain(cell: Cell, figure: str) -> float:

@@ -29,7 +29,7 @@ from erosion.sources.titanic import (
 )
 from erosion_common.aggregation.cohort import MemoryCohort, Update
 from erosion_common.algorithms.base import BuildContext
-from erosion_common.algorithms.weight_erosion import WeightErosion
+from erosion_common.algorithms.weight_erosion import WeightErosion, half_angle
 from experiments.cells import Cell, CellPlan, Tick, Values
 from experiments.experiment import Experiment
 from experiments.page import (
@@ -38,7 +38,9 @@ from experiments.page import (
     add_legend,
     beside,
     bullets,
+    grid,
     joined,
+    named,
     page,
     picture,
     table,
@@ -62,25 +64,27 @@ DIM = (len(FEATURES) + 1) * 2
 
 
 def plans() -> list[CellPlan]:
-    """Return both modes and splits, 20 seeds and the authors'; a cell has all users and schemes."""
-    return [
-        CellPlan(
-            f"{mode}-{split.lower()}-{seed}",
-            {
-                "mode": mode,
-                "split": split,
-                "seed": seed,
-                "rounds": ROUNDS,
-                "rates": dict(RATES[mode]),
-                "distance_penalty": 0.01,
-                "size_penalty": 0.2,
-            },
-            ROUNDS * len(USERS) * len(SCHEMES),
-        )
-        for mode in MODES
-        for split in SPLITS
-        for seed in (AUTHORS_SEED, *SEEDS)
-    ]
+    """Return both modes and splits, 20 seeds and the authors', then the cells of the cone.
+
+    A cell has all users and schemes, or Weight Erosion alone, corrected.
+    """
+    every = [(split, seed) for split in SPLITS for seed in (AUTHORS_SEED, *SEEDS)]
+    plain = [_plan(mode, *each, RATES[mode]) for mode in MODES for each in every]
+    eroding = {"weight_erosion": RATES["corrected"]["weight_erosion"]}
+    return plain + [_plan("cone", split, seed, eroding) for split in SPLITS for seed in SEEDS]
+
+
+def _plan(mode: str, split: Split, seed: int, rates: Mapping[Scheme, float]) -> CellPlan:
+    config = {
+        "mode": mode,
+        "split": split,
+        "seed": seed,
+        "rounds": ROUNDS,
+        "rates": dict(rates),
+        "distance_penalty": 0.01,
+        "size_penalty": 0.2,
+    }
+    return CellPlan(f"{mode}-{split.lower()}-{seed}", config, ROUNDS * len(USERS) * len(rates))
 
 
 def rule_of(config: Values) -> WeightErosion:
@@ -94,7 +98,7 @@ def rule_of(config: Values) -> WeightErosion:
 
 
 def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
-    """Train every scheme for every user."""
+    """Train every scheme that has a step size, for every user."""
     split: Split = config["split"]
     passengers = load_passengers(data_dir)
     rows = split_indices(passengers, split, config["seed"])
@@ -103,7 +107,7 @@ def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
         hospitals = hospitals_of(passengers, rows, user)
         survived = float(hospitals[user].test_labels.float().mean())
         figures[str(user)] = {"majority": max(survived, 1 - survived), "survived": survived}
-        for scheme in SCHEMES:
+        for scheme in config["rates"]:
             figures[str(user)][scheme] = _train(scheme, hospitals, user, config, tick)
     return {"users": figures, "sizes": [len(group) for group in rows]}
 
@@ -119,6 +123,7 @@ def _train(
     state = erosion.init(DIM)
     parameters = _first_parameters(config["seed"])
     accuracies, weights, distances = [], [], []
+    angles: list[float] = []  # half of the narrowest cone's, around the updates with weight
     for number in range(config["rounds"]):
         gradients = [_gradient(parameters, h, number, batch_size) for h in hospitals]
         if scheme == "local":
@@ -134,6 +139,8 @@ def _train(
             done = erosion.update(state, cohort)
             state, step = done.state, done.delta
             weights.append([round(done.weights[name], 6) for name in sorted(peers)])
+            counted = torch.tensor([True, *(done.weights[name] > 0 for name in peers)])
+            angles.append(round(half_angle(cohort.gram()[counted][:, counted]), 2))
         parameters = parameters + step
         accuracies.append(round(_accuracy(parameters, hospitals[user], batch_size, reference), 6))
         tick()
@@ -143,6 +150,8 @@ def _train(
     }
     if weights:
         figures |= {"weights": weights, "first_distances": [round(d, 5) for d in distances]}
+    if weights and config["mode"] == "cone":
+        figures["half_angles"] = angles
     return figures
 
 
@@ -254,6 +263,7 @@ def draw(cells: Mapping[str, Cell]) -> Page:
         tables=joined(_table(cells, split) for split in SPLITS),
         claims=_claims(cells),
         keeping=bullets(_keeping(cells)),
+        cone=_cone(cells),
         about=about(every),
         differences=comparison_table(
             every,
@@ -353,6 +363,33 @@ def _claims(cells: Mapping[str, Cell]) -> str:
         )],
     ]  # fmt: skip
     return table(["AGE_STRICT, user 0", *MODES], rows)
+
+
+CONES = (90, 75, 60)  # half-angles, in degrees
+
+
+def _cone(cells: Mapping[str, Cell]) -> str:
+    """Return when the updates with weight no longer fit into a cone, and what a stop there does."""
+
+    def entry(angle: int, split: Split) -> str:
+        found, rounds, gains = _of(cells, "cone", split), list[int](), list[float]()
+        for cell in found:
+            of_seed = []
+            for user in USER_NAMES:
+                eroded = cell.figures["users"][user]["weight_erosion"]
+                accuracy, angles = eroded["accuracy"], eroded["half_angles"]
+                outside = [at for at, narrowest in enumerate(angles) if at and narrowest >= angle]
+                if outside:  # that round is not carried out
+                    rounds.append(outside[0] + 1)
+                    of_seed.append(accuracy[outside[0] - 1] - accuracy[-1])
+            gains += [fmean(of_seed)] if of_seed else []
+        runs = len(found) * len(USER_NAMES)
+        if not rounds:
+            return f"no run of {runs}" if runs else ""
+        stopped = f"{len(rounds)} runs of {runs}, in round {fmean(rounds):.0f}"
+        return f"{stopped}; {in_words(gains, '+.3f')}" if len(gains) > 1 else stopped
+
+    return grid("half-angle", {f"{angle} degrees": angle for angle in CONES}, named(SPLITS), entry)
 
 
 def _keeping(cells: Mapping[str, Cell]) -> Iterable[str]:

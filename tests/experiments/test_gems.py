@@ -150,6 +150,10 @@ def test_a_cell_measures_all_its_variants(name: str) -> None:
             "mnist-network-changes-trial0",
             {"masked", "no cluster lost", "lower bound", "from zeros"},
         ),
+        (
+            "mnist-network-grid-trial0",
+            {gems.at(m, e) for m in gems.CLUSTERS for e in gems.NEURON_EPSILONS},
+        ),
     ],
 )
 def test_a_comparison_has_the_local_models_of_the_other_cells(

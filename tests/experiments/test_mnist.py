@@ -84,6 +84,17 @@ def test_the_user_s_test_images_are_the_authors(pattern: Any, images: int) -> No
     assert agents["agent-0"].describe(study).num_samples > 500
 
 
+@needs_mnist
+def test_unequal_agents_have_the_first_of_their_images() -> None:
+    plan = next(plan for plan in mnist.plans() if plan.name == "C-10-local-unequal")
+    study = mnist.study_of(plan.config)
+    all_of_them = mnist.agents_of(study, "C", "reference", DATA)
+    few = mnist.agents_of(study, "C", "reference", DATA, shares=plan.config["shares"])
+    for name, share in zip(study.hospitals, plan.config["shares"], strict=True):
+        whole = all_of_them[name].describe(study).num_samples  # a round number
+        assert few[name].describe(study).num_samples == pytest.approx(share * whole, abs=11)
+
+
 @pytest.fixture
 def few_images(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every agent has the first forty of its images; the user's test images are all there."""

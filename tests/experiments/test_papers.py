@@ -34,12 +34,18 @@ def test_the_steady_states_in_closed_form_by_hand() -> None:
     # eta sigma^2 / (2 (2 - eta a)) = 0.1 / 3.8
     assert quadratic.exact_steady({**base, "rule": "alone"}) == pytest.approx(0.1 / 3.8, rel=1e-4)
     # half of each: (1/4 + 1/40) 0.1 / 3.8 + 1/8
+    relaxed = {**base, "rule": "alone", "relaxed": 5.0}  # the variance is 1 + 5 x^2
+    assert quadratic.exact_steady(relaxed) == pytest.approx(0.1 / 2.8, rel=1e-4)
     wga = {**base, "rule": "wga", "alpha": 0.5}
     assert quadratic.exact_steady(wga) == pytest.approx(0.275 * 0.1 / 3.8 + 0.125, rel=1e-4)
     # eta = a = beta = alpha = 1: x' = c - (the others' noise), c' = their difference, so that
     # var x = (1 + 1/10) + 1/10, and the loss is half of it
     direct = {**base, "rule": "bc", "eta": 1.0, "alpha": 1.0, "beta": 1.0}
     assert quadratic.exact_steady(direct) == pytest.approx(1.2 / 2, rel=1e-4)
+    # noise with 1 + x^2 / 2 at the user and 1 + (1 + x^2) / 2 at the others: v = v / 2 + 1 + 2 / 10
+    # (1 + 1 / 2 + v / 2), so that v (1 / 2 - 1 / 10) = 1.3
+    relaxed = {**direct, "relaxed": 0.5}
+    assert quadratic.exact_steady(relaxed) == pytest.approx(1.3 / 0.4 / 2, rel=1e-4)
 
 
 @pytest.mark.parametrize("rule", ["wga", "bc"])
@@ -64,16 +70,26 @@ def test_for_small_steps_bias_correction_s_steady_state_is_that_of_the_paper_s_a
         assert ratio == pytest.approx(expected, rel=1e-3)
 
 
-@pytest.mark.parametrize("rule", quadratic.RULES)
-def test_a_simulated_quadratic_ends_at_its_closed_form(rule: str) -> None:
+@pytest.mark.parametrize(
+    "name", [*(f"figure2-{rule}-zeta1" for rule in quadratic.RULES), "relaxed-alone", "relaxed-bc"]
+)
+def test_a_simulated_quadratic_ends_at_its_closed_form(name: str) -> None:
     constants = quadratic.Constants(rounds=900, trials=400, a=0.5, eta=0.4, sigma=2.0, beta=0.02)
-    (config,) = (
-        plan.config for plan in quadratic.plans(constants) if plan.name == f"figure2-{rule}-zeta1"
-    )
+    (config,) = (plan.config for plan in quadratic.plans(constants) if plan.name == name)
     figures = quadratic.run(config, None, no_tick)
     assert figures["steady"] == pytest.approx(figures["exact"], rel=0.15)
     assert 0 < figures["standard_error"] < 0.1 * figures["steady"]
     assert abs(figures["steady"] - figures["exact"]) < 4 * figures["standard_error"]
+
+
+def test_without_convexity_bias_correction_keeps_its_gain_and_averaging_has_none() -> None:
+    constants = quadratic.Constants(rounds=1500, trials=200)
+    plans = {plan.name: plan.config for plan in quadratic.plans(constants)}
+    steady = {
+        rule: quadratic.run(plans[f"nonconvex-{rule}"], None, no_tick)["steady"]
+        for rule in quadratic.RULES
+    }
+    assert steady["bc"] < steady["alone"] / 3 < steady["wga"] / 30
 
 
 def test_the_tuned_losses_come_to_rest_where_the_recursion_does() -> None:
