@@ -98,6 +98,21 @@ def test_comparisons_are_counted_by_hospitals(tmp_path: Path, hospitals: int, fl
     assert (found.p_value, found.conclusion) == (1 / (1 + flips), "better")
 
 
+def test_the_reference_of_the_verdict_is_the_second_model_of_the_curves(tmp_path: Path) -> None:
+    study = make_study(
+        task=TWO_NUMBERS, evaluation={"test_share": 0.5, "references": ["ridge", "boosted_trees"]}
+    )
+    dataset = LocalDataset(make_site(tmp_path, sixty_patients("a")), study)
+    chances = dict(
+        zip(("fedavg", "local", "ridge", "boosted_trees"), (0.9, 0.6, 0.7, 0.8), strict=True)
+    )
+    arms = {name: predictions(each, dataset.tested_outcomes) for name, each in chances.items()}
+    found = final_figures(dataset, arms, None, ["boosted_trees"])
+    assert found.comparison is not None
+    assert found.comparison.reference == "boosted_trees"
+    assert [each.model for each in found.performance.models[:2]] == ["fedavg", "boosted_trees"]
+
+
 def predictions(of_truth: float, labels: np.ndarray) -> np.ndarray:
     probabilities = np.full((len(labels), 2), 1 - of_truth)
     probabilities[np.arange(len(labels)), labels] = of_truth

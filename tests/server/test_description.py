@@ -23,6 +23,7 @@ from erosion_common.protocol.flower import ReplyMessage, RequestMessage
 from erosion_common.protocol.messages import (
     LARGEST_COUNT,
     LARGEST_FIGURE,
+    QUANTILES,
     ColumnSummary,
     SummaryReply,
 )
@@ -277,6 +278,36 @@ class ScriptedLine:
 
     def forget(self, _names: Iterable[str]) -> None:
         """Nothing is on its way."""
+
+
+def test_quantiles_of_all_patients_are_those_of_the_mixture() -> None:
+    drawn = np.random.default_rng(0)
+    values = {"a": drawn.normal(50, 10, 3000), "b": drawn.normal(60, 5, 1000)}
+    columns = {
+        name: column(0, 1, "age").model_copy(
+            update={"count": len(each), "quantiles": tuple(np.quantile(each, QUANTILES).tolist())}
+        )
+        for name, each in values.items()
+    }
+    nobody = column(0, 1, "age").model_copy(update={"count": 0, "quantiles": (None,) * 5})
+    replies = {
+        name: SummaryReply(
+            hospital=name,
+            software="1",
+            min_cell=10,
+            num_samples=60,
+            num_patients=60,
+            columns=(each,),
+        )
+        for name, each in {**columns, "c": nobody}.items()
+    }
+    found = Descriptions(make_study(hospitals=[*"abc"]), replies, {})
+    every = np.quantile(np.concatenate([*values.values()]), QUANTILES)
+    assert np.allclose(found.pooled("age"), every, atol=1.1)
+    alone = Descriptions(make_study(), {"a": replies["a"]}, {})
+    assert alone.pooled("age") == pytest.approx(columns["a"].quantiles)
+    assert Descriptions(make_study(), {"b": replies["c"]}, {}).pooled("age") == ()
+    assert found.figures["pooled_quantiles"]["age"].keys() == {"0.1", "0.25", "0.5", "0.75", "0.9"}
 
 
 def number_reply(hospital: str, **figures: Any) -> dict[str, Any]:

@@ -793,3 +793,38 @@ def test_a_model_that_goes_elsewhere_takes_the_finding_s_warning_along() -> None
     run = replace(run, result=run.result.model_copy(update={"verdict": said}))
     assert slope in warnings_of(data_of(run))
     assert slope not in values_of(run)["cautions"]  # it heads the page
+
+
+def test_no_figure_takes_the_place_of_another(folder: Path) -> None:
+    names = ("ضغط", "血圧", *(f"{'x' * 80} {end}" for end in "ab"))
+    found = performance(
+        dependence=[{"column": name, "x": [0, 1], "y": [0.2, 0.3]} for name in names]
+    )
+    written(with_performance(found), folder)
+    heads = {path.read_text().splitlines()[0] for path in folder.glob("figures/dependence*.csv")}
+    assert heads == {f"{name},mean" for name in names}
+
+
+def test_whole_intervals_are_on_the_axis_of_a_calibration_chart() -> None:
+    models = [each.model_dump() for each in performance().models[:1]]
+    models[0]["curves"].pop("calibration")
+    models[0]["groups"] = [
+        {"num_patients": 18, "predicted": 0.1, "observed": estimated(0.2, 0.15)},
+    ]
+    (drawn,) = values_of(with_performance(performance(models=models)))["calibrated"]
+    tops = re.findall(r'<line class="line s0 d0" [^>]*y1="([\d.]+)" y2="([\d.]+)"', drawn.svg)
+    heights = re.findall(r'class="grid" [^>]*y1="([\d.]+)"', drawn.svg)
+    assert (
+        min(map(float, heights)) < float(tops[0][1]) < float(tops[0][0]) < max(map(float, heights))
+    )
+
+
+def test_errors_that_are_not_disclosed_are_no_table() -> None:
+    number = {"num_patients": 18, "predicted": 3.0, "observed": estimated(3)}
+    model = {"model": "fedavg", "num_patients": 91}
+    for errors, rows in (
+        ([None] * 5, []),
+        ([None, -1.0, 0.0, 1.0, None], [["3", "–", "-1", "0", "1", "–", "18"]]),
+    ):
+        models = [{**model, "groups": [{**number, "errors": errors}]}]
+        assert values_of(with_performance(performance(models=models)))["errors"] == rows

@@ -1,5 +1,6 @@
 """The delivered model at other hospitals: the summary, and the page's section."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,12 @@ from erosion_common.protocol.messages import FinalMetrics
 from erosion_common.protocol.performance import Estimate, EstimateName, ModelFigures
 from erosion_common.rounds.validation import Validated
 from erosion_server.output.report import write_report
-from erosion_server.output.report_validation import summaries, travel_sentence
+from erosion_server.output.report_validation import (
+    summaries,
+    travel_sentence,
+    validation_values,
+)
+from erosion_server.output.run_data import RunData
 from erosion_server.run.heterogeneity import Z, pooled
 from tests.support.html_page import EVIL, Page
 from tests.support.synthetic_run import Run, make_run
@@ -110,6 +116,24 @@ def test_only_hospitals_without_part_in_training_are_in_the_mean() -> None:
     assert not summaries(alone)
     assert "none of them is an external one" in travel_sentence(alone)
     assert not travel_sentence(with_validation({}).result)
+
+
+def test_the_interval_of_a_single_hospital_is_drawn_whole() -> None:
+    wide = {"calibration_slope": Estimate(value=0.96, low=0.45, high=1.62)}
+    model = ModelFigures(model="fedavg", event="ill", num_patients=100, estimates=wide)
+    alone = validated("trained").model_copy(update={"models": (model,)})
+    run = with_validation({"alike": alone})
+    drawn = {
+        each.name: each
+        for each in validation_values(RunData(run.study, run.records, run.result))["travelled"]
+    }
+    svg = drawn["forest-calibration-slope"].svg
+    line = re.search(r'class="line s2 d0" x1="([\d.]+)" x2="([\d.]+)"', svg)
+    dot = re.search(r'class="dot s2 d0" cx="([\d.]+)"', svg)
+    assert line is not None
+    assert dot is not None
+    low, high, middle = (float(each) for each in (line[1], line[2], dot[1]))
+    assert (middle - low) / (high - low) == pytest.approx(0.51 / 1.17, abs=0.01)
 
 
 def test_the_page_names_each_hospitals_part_and_files_hold_all(tmp_path: Path) -> None:

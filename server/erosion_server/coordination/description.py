@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from flwr.app import Message
 from markupsafe import Markup
 from rich.box import SIMPLE
@@ -69,6 +70,28 @@ class Descriptions:
             if found.name == column
         }
 
+    def pooled(self, column: str) -> tuple[float, ...]:
+        """Return a number's quantiles over all hospitals' patients; () where none has all of its.
+
+        About: a hospital's patients are taken to be spread evenly between its quantiles, and twice
+        as far beyond the outer ones as these are from the next.
+        """
+        known = [
+            (each.count, [float(q) for q in each.quantiles if q is not None])
+            for each in self.of(column).values()
+        ]
+        whole = [
+            (n, [3 * q[0] - 2 * q[1], *q, 3 * q[-1] - 2 * q[-2]])
+            for n, q in known
+            if n and len(q) == len(messages.QUANTILES)
+        ]
+        if not whole:
+            return ()
+        at = np.unique(np.concatenate([q for _, q in whole]))
+        below = [n * np.interp(at, q, (0.0, *messages.QUANTILES, 1.0)) for n, q in whole]
+        shares = np.sum(below, axis=0) / sum(n for n, _ in whole)
+        return tuple(np.interp(messages.QUANTILES, shares, at).tolist())
+
     @property
     def figures(self) -> dict[str, Any]:
         """All of it as JSON, each figure with the range that it lies in."""
@@ -78,6 +101,11 @@ class Descriptions:
             "declined": dict(self.declined),
             "missing": self.missing,
             "misfits": [found.model_dump() for found in self.misfits],
+            "pooled_quantiles": {
+                name: dict(zip(map(str, messages.QUANTILES), told, strict=True))
+                for name in self.columns
+                if (told := self.pooled(name))
+            },
         }
 
     @property
