@@ -457,7 +457,8 @@ def _homes_known(path: Path) -> Iterator[None]:
         yield
     except RuntimeError:  # of Path.expanduser
         raise SiteError(
-            f"Site file {path}: a path begins with ~, and that home is not known here",
+            "a path begins with ~, and that home is not known here",
+            where=f"Site file {path}",
             remedy="Write the whole path.",
         ) from None
 

@@ -66,7 +66,7 @@ def _run_testbed(options: argparse.Namespace) -> int:
     try:
         checked_device(options.device)
     except ValueError as problem:
-        raise StudyError(f"--device {options.device}: {problem}.") from None
+        raise StudyError(f"{problem}.", where=f"--device {options.device}") from None
     if options.simulate:
         if options.output or options.runs is not None:
             raise StudyError("--output and --runs go without --simulate, which keeps no run.")

@@ -95,7 +95,7 @@ class InProcess:
         if problem and workers is None:
             self._workers = 1
         elif problem and self._num_workers > 1:
-            raise StudyError(f"workers = {workers}: {problem}")
+            raise StudyError(problem, where=f"workers = {workers}")
         self._stacked = stacked  # None: it depends on the requests
         self._on_gpu = any(_device(hospital) != "cpu" for hospital in self._hospitals.values())
         problem = _why_not_stacked(study, self._hospitals.values())

@@ -51,8 +51,8 @@ def source_of(study: Study) -> SourceBase:
     name = study.testbed.source
     if name not in REGISTRY:
         raise StudyError(
-            f"Study {study.name}: testbed.source = {name!r}; it must be one of"
-            f" {', '.join(REGISTRY)}."
+            f"testbed.source = {name!r}; it must be one of {', '.join(REGISTRY)}.",
+            where=f"Study {study.name}",
         )
     where = f"Study {study.name}: testbed.options of the source {name}"
     return validate(REGISTRY[name], study.testbed.options, where, StudyError)

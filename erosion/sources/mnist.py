@@ -120,13 +120,15 @@ class Mnist(SourceBase):
         agents = study.user_first
         if len(agents) % 10:
             raise StudyError(
-                f"Study {study.name}: hospitals = {len(agents)} names; the source mnist shares out"
-                " ten digits evenly only between 10, 20, 30, ... hospitals."
+                f"hospitals = {len(agents)} names; the source mnist shares out ten digits evenly"
+                " only between 10, 20, 30, ... hospitals.",
+                where=f"Study {study.name}",
             )
         if study.has_every_user and self.add_test_images:
             raise StudyError(
-                f"Study {study.name}: add_test_images is for a study with one user; leave it out"
-                f" where user = {study.user!r}."
+                "add_test_images is for a study with one user; leave it out where user ="
+                f" {study.user!r}.",
+                where=f"Study {study.name}",
             )
         source = data_folder(data_dir, "mnist")
         images, labels = read_mnist(source, "train")

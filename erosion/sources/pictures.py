@@ -45,9 +45,9 @@ class Cifar10(SourceBase):
         wanted, most = len(study.everyone) * self.images, int(np.bincount(jpegs.labels).min())
         if wanted > most:
             raise StudyError(
-                f"Study {study.name}: images = {self.images} for {len(study.everyone)}"
-                f" hospitals; together they may draw {most}, for they may all draw the same"
-                " class",
+                f"images = {self.images} for {len(study.everyone)} hospitals; together they may"
+                f" draw {most}, for they may all draw the same class",
+                where=f"Study {study.name}",
                 remedy=f"Write {most // len(study.everyone)} or less.",
             )
         generator = np.random.default_rng(study.seed)

@@ -63,8 +63,9 @@ class SourceBase(Settings):
         """Write one data file per hospital of `study`, below `folder`/HOSPITAL."""
         if unknown := sorted(set(study.everyone) - set(self.offered or study.everyone)):
             raise StudyError(
-                f"Study {study.name}: hospitals names {', '.join(unknown)}, but its testbed source"
-                f" has {', '.join(self.offered)}; name hospitals from that list."
+                f"hospitals names {', '.join(unknown)}, but its testbed source has"
+                f" {', '.join(self.offered)}; name hospitals from that list.",
+                where=f"Study {study.name}",
             )
         key = {} if self.patient is None else {"patient": self.patient}
         written = {}
@@ -139,7 +140,8 @@ def read_rows(path: Path) -> list[list[str]]:
     for number, row in enumerate(rows, start=1):
         if len(row) != len(rows[0]):
             raise DataError(
-                f"{path}, row {number}: {len(row)} cells, expected {len(rows[0])}",
+                f"{len(row)} cells, expected {len(rows[0])}",
+                where=f"{path}, row {number}",
                 remedy=_again(path),
             )
     return rows

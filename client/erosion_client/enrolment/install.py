@@ -44,12 +44,13 @@ def make_request(hospital: str, key_file: Path) -> tuple[Path, PublicKey]:
     try:
         checked_hospital(hospital)
     except ValueError as problem:
-        raise EnrolmentError(f"The site's name {hospital!r}: {problem}.") from None
+        raise EnrolmentError(f"{problem}.", where=f"The site's name {hospital!r}") from None
     if len(hospital) > MOST_COMMON_NAME:
         raise EnrolmentError(f"The site's name may have {MOST_COMMON_NAME} characters at most.")
     if not key_file.name or key_file.suffix == ".csr" or key_file.is_dir():
         raise EnrolmentError(
-            f"--out {key_file}: it names the key's file, and the request is put next to it as .csr",
+            "it names the key's file, and the request is put next to it as .csr",
+            where=f"--out {key_file}",
             remedy="Give a file name such as node.key.",
         )
     request_file = key_file.with_suffix(".csr")

@@ -164,7 +164,9 @@ class Hospital:
             self._sealed.check()  # before others count on a hospital that can be in no sum
         has_finish = any(arm.finish != "none" for arm in study.arms.values())
         if has_finish and last_layer(prepared.model) is None:
-            raise Refusal(f"Study {study.name!r}: a finish needs a model that ends in nn.Linear.")
+            raise Refusal(
+                "a finish needs a model that ends in nn.Linear.", where=f"Study {study.name!r}"
+            )
         if is_new:
             warm_up(prepared.model, study.task.input_shape, study.training)
         return DescribeReply(

@@ -59,13 +59,14 @@ def check_sizes(study: Study) -> None:
         needed = MODELS_HELD * 4 * num_built(study.model, shape, study.task.num_outputs)
         if needed > (memory := memory_bytes()):
             raise StudyError(
-                f"Study {study.name}: the coordinator needs {needed / 2**30:.1f} GiB of memory for"
-                f" a model of this size, and this machine has {memory / 2**30:.1f} GiB",
+                f"the coordinator needs {needed / 2**30:.1f} GiB of memory for a model of this"
+                f" size, and this machine has {memory / 2**30:.1f} GiB",
+                where=f"Study {study.name}",
                 remedy="Take a smaller model, or a larger machine.",
             )
     if problem := problem_with_heads(study):
         what, remedy = problem
-        raise StudyError(f"Study {study.name}: {what}", remedy=f"{remedy}.")
+        raise StudyError(what, where=f"Study {study.name}", remedy=f"{remedy}.")
 
 
 def problem_with_heads(study: Study) -> tuple[str, str] | None:

@@ -52,10 +52,10 @@ def parse(content: bytes, where: str, error: type[ErosionError]) -> dict[str, Pu
         try:
             checked_name(name)
         except ValueError as problem:
-            raise error(f"{where}: {name!r} is no hospital's name; {problem}.") from None
+            raise error(f"{name!r} is no hospital's name; {problem}.", where=where) from None
         if name in keys:
             raise error(
-                f"{where}: {name} is there twice", remedy=f"Keep the key that {name} confirms."
+                f"{name} is there twice", where=where, remedy=f"Keep the key that {name} confirms."
             )
         keys[name] = read_public_key(entry["pem"].encode(), f"{where} ({name})", error)
     if not keys or _ENTRY.sub("", text).strip():
@@ -64,7 +64,7 @@ def parse(content: bytes, where: str, error: type[ErosionError]) -> dict[str, Pu
             " hospital's name."
         )
     if (shared := problem_with_owners(keys)) is not None:
-        raise error(f"{where}: {shared}")
+        raise error(shared, where=where)
     return keys
 
 

@@ -207,7 +207,7 @@ def _hint(problem: str, text: str) -> str:
 def validate(model: type[M], raw: Mapping[str, Any], where: str, error: type[ErosionError]) -> M:
     """Validate `raw`; `where` opens the message, e.g. "Study file x.toml"."""
     if too_large := problem_with_size(raw):
-        raise error(f"{where}: {too_large}")
+        raise error(too_large, where=where)
     try:
         return model.model_validate(raw)
     except ValidationError as problem:

@@ -350,12 +350,12 @@ class Study(Settings):
         if self.model.has_free_shapes:
             return
         if self.privacy is not None and (problem := self._problem_with_layers()):
-            raise ModelError(f"Study {self.name}: [privacy]: {problem}.")
+            raise ModelError(f"[privacy]: {problem}.", where=f"Study {self.name}")
         for name, arm_settings in self.arms.items():
             if problem := self._problem_with_model(arm_settings):
-                raise ModelError(f"Study {self.name}: arms.{name}: {problem}.")
+                raise ModelError(f"arms.{name}: {problem}.", where=f"Study {self.name}")
         if self.federation.sealed and (problem := self.problem_with_sealed_values()):
-            raise ModelError(f"Study {self.name}: federation.sealed = true: {problem}.")
+            raise ModelError(f"federation.sealed = true: {problem}.", where=f"Study {self.name}")
         self.build_context.layout()
 
     def _check_candidates(self) -> None:

@@ -103,7 +103,8 @@ def _file(path: Path) -> Iterator[None]:
 
     if why := why_not_written():
         raise RunError(
-            f"--metrics {path}: it cannot be written ({why})",
+            f"it cannot be written ({why})",
+            where=f"--metrics {path}",
             remedy="Name a file in a folder that this account may write.",
         )
     ended, thread = threading.Event(), threading.Thread(target=follow, name="metrics", daemon=True)

@@ -48,7 +48,7 @@ def load_app(name: str, kind: type[App], error: type[ErosionError]) -> App:
     """Return the app of this `kind` (ClientApp or ServerApp) by its `name`. Raises `error`."""
     module, _, attribute = name.partition(":")
     if not module or not attribute:
-        raise error(f"--app {name}: write it as PACKAGE:APP, for example our_app.main:app.")
+        raise error("write it as PACKAGE:APP, for example our_app.main:app.", where=f"--app {name}")
     try:
         found = getattr(importlib.import_module(module), attribute, None)
     except Exception as problem:  # noqa: BLE001 - any error of the app
@@ -62,11 +62,12 @@ def load_app(name: str, kind: type[App], error: type[ErosionError]) -> App:
             f"{module} cannot be imported ({type(problem).__name__}: {problem}). Correct the"
             " app, or install what it needs."
         )
-        raise error(f"--app {name}: {said}") from None
+        raise error(said, where=f"--app {name}") from None
     if not isinstance(found, kind):
         what = "nothing" if found is None else f"a {type(found).__name__}"
         raise error(
-            f"--app {name}: {attribute} in {module} is {what}, expected a {kind.__name__}",
+            f"{attribute} in {module} is {what}, expected a {kind.__name__}",
+            where=f"--app {name}",
             remedy="Name the variable that holds the app.",
         )
     return found

@@ -226,13 +226,15 @@ def _records_of(site_file: Path) -> Path:
     raw = read_toml(site_file, "site file", SiteError)
     records = raw.get("records", f"records/{raw.get('name')}")
     if not isinstance(records, str) or "\0" in records:
-        raise SiteError(f"Site file {site_file}: records = {records!r}; it must be a folder's path")
+        raise SiteError(
+            f"records = {records!r}; it must be a folder's path", where=f"Site file {site_file}"
+        )
     try:
         return site_file.parent / Path(records).expanduser()
     except RuntimeError:
         raise SiteError(
-            f"Site file {site_file}: records = {records!r} begins with ~, and that home folder"
-            " is not known here",
+            f"records = {records!r} begins with ~, and that home folder is not known here",
+            where=f"Site file {site_file}",
             remedy="Write the whole path.",
         ) from None
 

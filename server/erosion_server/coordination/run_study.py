@@ -118,7 +118,9 @@ def run_queue(
     """Run a folder's studies in turn, over one link. Raises LinkError, EnrolmentError, RunError."""
     if not queue.is_dir():
         raise RunError(
-            f"--queue {queue}: there is no such folder", remedy="Make it, and put studies into it."
+            "there is no such folder",
+            where=f"--queue {queue}",
+            remedy="Make it, and put studies into it.",
         )
     setup = replace(setup, gives_way=True)
     with _listening(setup) as link:

@@ -304,7 +304,7 @@ def _checked_hosts(hosts: list[str]) -> tuple[str, ...]:
     try:
         return tuple(federation.checked_host(host) for host in hosts)
     except ValueError as problem:
-        raise EnrolmentError(f"--host {' '.join(hosts)}: {problem}.") from None
+        raise EnrolmentError(f"{problem}.", where=f"--host {' '.join(hosts)}") from None
 
 
 def _ask_for_hosts() -> list[str]:

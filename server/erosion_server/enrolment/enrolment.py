@@ -235,7 +235,7 @@ def enrol_site(
     try:
         checked_hospital(hospital)
     except ValueError as problem:
-        raise EnrolmentError(f"The site's name {hospital!r}: {problem}.") from None
+        raise EnrolmentError(f"{problem}.", where=f"The site's name {hospital!r}") from None
     folder.read_place()
     with folder.locked():
         roster = federation.read_key_registry(folder.roster)

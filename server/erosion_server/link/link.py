@@ -282,7 +282,8 @@ def make_link(
         address = address or f"127.0.0.1:{DEFAULT_PORT}"
         if not is_loopback(address):
             raise LinkError(
-                f"--address {address}: --insecure is for this machine only",
+                "--insecure is for this machine only",
+                where=f"--address {address}",
                 remedy="Use 127.0.0.1:PORT, or make a federation with `erosion enroll init` and"
                 " leave --insecure out.",
             )

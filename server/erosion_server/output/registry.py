@@ -54,13 +54,17 @@ def check_outputs(wanted: Sequence[str]) -> dict[str, "Observer"]:
         name, _, where = text.partition("=")
         known = [*OUTPUTS, *installed_names("output")]
         if name not in known:
-            raise RunError(f"--output {text}: there is no such output. Known: {', '.join(known)}")
+            raise RunError(
+                f"there is no such output. Known: {', '.join(known)}", where=f"--output {text}"
+            )
         if name in opened:
-            raise RunError(f"--output {text}: {name} is given twice", remedy="Leave one out.")
+            raise RunError(
+                f"{name} is given twice", where=f"--output {text}", remedy="Leave one out."
+            )
         try:
             opened[name] = _opener(name)(where)
         except ValueError as problem:
-            raise RunError(f"--output {text}: {name} {problem}.") from None
+            raise RunError(f"{name} {problem}.", where=f"--output {text}") from None
     return opened
 
 

@@ -145,8 +145,9 @@ def _rows(
             cells = next(reader)
         except csv.Error:
             raise DataError(
-                f"Data file {content}: the row that begins on line {first} has a value of more"
-                f" than {csv.field_size_limit()} characters",
+                f"the row that begins on line {first} has a value of more than"
+                f" {csv.field_size_limit()} characters",
+                where=f"Data file {content}",
                 remedy="If that is not meant, a quotation mark is missing or too many there;"
                 " else leave its column out of the export.",
             ) from None
@@ -154,8 +155,9 @@ def _rows(
             return
         if cells and cells[-1].endswith(END):
             raise DataError(
-                f"Data file {content}: a quotation mark in the row that begins on line {first}"
-                " is not closed before the file ends",
+                f"a quotation mark in the row that begins on line {first} is not closed before the"
+                " file ends",
+                where=f"Data file {content}",
                 remedy="Add the missing one, or remove this one.",
             )
         yield Row(first, lines_before + reader.line_num, cells)
@@ -334,9 +336,9 @@ def _names(
         return names, [said]
     if words := _second_header(len(names), rows):
         raise DataError(
-            f"Data file {content}: {row_word} {below[0].first} holds words ({words}) where"
-            f" the {row_word}s below it hold numbers, so it seems to be of units, or a second"
-            " line of names",
+            f"{row_word} {below[0].first} holds words ({words}) where the {row_word}s below it"
+            " hold numbers, so it seems to be of units, or a second line of names",
+            where=f"Data file {content}",
             remedy="Keep one line of names, and remove the other.",
         )
     return names, []

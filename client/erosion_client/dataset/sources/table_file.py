@@ -397,8 +397,8 @@ def _read_table(source: TableFile, wanted: Collection[str]) -> TextTable:
     for key, suffixes in ONLY_OF.items():
         if key in source.model_fields_set and content.suffix not in suffixes:
             raise DataError(
-                f"Data file {path}: {key} is of {', '.join(suffixes)} alone, and this is a"
-                f" table in {content.suffix}",
+                f"{key} is of {', '.join(suffixes)} alone, and this is a table in {content.suffix}",
+                where=f"Data file {path}",
                 remedy=f"Remove {key} under [data].",
             )
     try:
@@ -415,8 +415,9 @@ def _read_table(source: TableFile, wanted: Collection[str]) -> TextTable:
 
 def _unknown_format(path: Path, suffix: str) -> DataError:
     return DataError(
-        f"Data file {path}: a table in {suffix or 'a file without suffix'} cannot be read; export"
-        f" it as one of {', '.join(SUFFIXES)}, also packed (.csv.gz, .zip)."
+        f"a table in {suffix or 'a file without suffix'} cannot be read; export it as one of"
+        f" {', '.join(SUFFIXES)}, also packed (.csv.gz, .zip).",
+        where=f"Data file {path}",
     )
 
 
