@@ -66,7 +66,8 @@ class Consent:
         self._seen = -1  # number of decisions when the waiting ones were last looked at
         self._decisions = -1  # number of decisions when the next was filled
         self._approved: dict[str, str] = {}  # study's digest -> approved digest
-        self._held: set[frozenset[tuple[str, str]]] = set()  # columns' contracts as noted
+        self._names: dict[str, str] = {}  # by approved digest, for the log
+        self._held: set[str] = set()  # digests of studies with columns' contracts that are noted
         self.is_repeated = False  # whether the last answer repeated an earlier one
 
     def check(self, study: Study) -> str:
@@ -81,8 +82,12 @@ class Consent:
 
     def study_named(self, digest: str) -> str | None:
         """Return the name of the approved study with this digest; None: there is none."""
-        entry = self._records.studies.get(self._approved.get(digest, digest))
-        return entry.name if entry is not None and entry.state == "approved" else None
+        digest = self._approved.get(digest, digest)
+        if digest not in self._names:
+            if (entry := self._records.studies.get(digest)) is None or entry.state != "approved":
+                return None
+            self._names[digest] = entry.name
+        return self._names[digest]
 
     def check_run(self, study: Study, run: str | None) -> None:
         """Check the same before a run begins, and that the budgets cover all of it."""
@@ -142,6 +147,7 @@ class Consent:
         if (decisions := self._records.studies.num_decisions()) != self._decisions:
             self._decisions = decisions
             self._approved.clear()
+            self._names.clear()
         if (known := self._approved.get(study.digest)) is not None:
             return known
         entry = decision_about(study, self._records)
@@ -160,10 +166,9 @@ class Consent:
 
     def _hold(self, study: Study, approved: str) -> None:
         """Note the columns' contracts before data are read: they disclose whether values fit."""
-        contracts = contracts_at(self._site, study)
-        asked = frozenset(contracts.items())
-        if asked in self._held:
+        if study.digest in self._held:
             return
+        contracts = contracts_at(self._site, study)
         most = self._site.budget.variants
         known_as = self._records.answers.hold(self._key, contracts, most)
         if known_as is not None and not self._records.answers.runs(self._key, approved):
@@ -174,7 +179,9 @@ class Consent:
                 f" or policies of {column!r} already; budget.variants = {most}",
                 remedy="Ask as one of the earlier studies did.",
             )
-        self._held.add(asked)
+        if len(self._held) == _KNOWN:
+            self._held.clear()
+        self._held.add(study.digest)
 
     def _check_fields(self, request: TrainRequest) -> None:
         """Check that the round is approved, and that names are short and printable."""

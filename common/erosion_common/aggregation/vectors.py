@@ -21,7 +21,7 @@ from torch import Tensor
 
 Values = NDArray[np.float32]
 Block = tuple[slice, tuple[Tensor, ...]]  # a part of the vectors, and every vector's values there
-R = TypeVar("R")
+B, R = TypeVar("B"), TypeVar("R")
 
 # Wide blocks, because memory is read fastest in long runs; but a block of all vectors is at most
 # half of one, so that a cohort on disk needs little memory.
@@ -55,8 +55,8 @@ def norm(vector: Tensor) -> float:
 
 def norm_of_values(values: Values) -> float:
     """Return the same of an array (dim,), which may be read-only."""
-    blocks = (values[at : at + WIDEST] for at in range(0, len(values), WIDEST))
-    return math.sqrt(sum(_squared_distances([block], None)[0] for block in blocks))
+    parts = [values[at : at + WIDEST] for at in range(0, len(values), WIDEST)]
+    return math.sqrt(sum(_each(parts, lambda part: _squared_distances([part], None)[0])))
 
 
 def norms(blocks: Iterable[Block]) -> Tensor:
@@ -130,7 +130,7 @@ def _total(blocks: Iterable[Block], work: Callable[[Block], list[float]]) -> Ten
     return torch.tensor(list(_each(blocks, work)), dtype=torch.float64).sum(dim=0)
 
 
-def _each(blocks: Iterable[Block], work: Callable[[Block], R]) -> Iterable[R]:
+def _each(blocks: Iterable[B], work: Callable[[B], R]) -> Iterable[R]:
     """Return `work` of every block, in order.
 
     A list of blocks is shared out among threads. An iterator may overwrite a block to make the next

@@ -19,11 +19,11 @@ from erosion_common.sealed.masks import (
     BUCKETS,
     Words,
     apply_masks,
-    chunks,
     decode_sum,
     is_exact,
     norm_of,
     scale_for,
+    wide_chunks,
 )
 from erosion_common.sealed.phases import Lengths, Roster, RoundContext, View
 from erosion_common.sealed.power_residues import ResiduePrivateKey
@@ -82,8 +82,9 @@ def check_sum(
     """Check the sum `total` of hospitals with these `weights`; `rounding` is its error's norm."""
     share = sum(weights.values())
     square = 0.0
-    for place in chunks(len(own)):  # both vectors are long: no copy of either is made
-        apart = total[place] - share * own[place].astype(np.float64)
+    for place, apart in wide_chunks(len(own)):  # both are long: no copy of either is made
+        np.multiply(own[place], share, out=apart, dtype=np.float64)
+        np.subtract(total[place], apart, out=apart)
         square += float(np.dot(apart, apart))
     claimed = sum(weight * distances[name] for name, weight in weights.items()) * own_norm
     slack = EXACT_SLACK if is_exact(len(own)) else SKETCH_SLACK

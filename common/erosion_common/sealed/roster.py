@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from erosion_common.sealed.keys import Part, agree, derive, digest, doubtful
-from erosion_common.sealed.masks import Mask, Words, chunks, encoded
+from erosion_common.sealed.masks import Mask, Words, encode
 from erosion_common.sealed.phases import Hello, Receipt, Roster, RoundContext, SumRules, View
 from erosion_common.support.keys import PrivateKey, PublicKey
 
@@ -121,11 +121,9 @@ def masked_words(
     # Never in the memory of an earlier answer: that may still be on its way, and would for a moment
     # show what is not under its masks yet.
     words = np.empty(len(update), np.uint32)
-    for place in chunks(len(update)):  # all of it while the part is in the cache
-        part = words[place]
-        part[:] = encoded(update[place], view.weights[name] * view.scale)
-        for mask in masks:
-            mask.apply(part)
+    for place in encode(update, view.weights[name] * view.scale, words):
+        for mask in masks:  # while the part is in the cache
+            mask.apply(words[place])
     return words
 
 
