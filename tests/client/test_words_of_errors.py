@@ -147,11 +147,11 @@ NEAR_DATA = {"dataset", "disclosure", "evaluation", "records", "sealed", "traini
 QUOTED = """
 ', '.join(allowed) | ', '.join(arms) | ', '.join(bad) | ', '.join(names)
 ', '.join(settings.site_steps()) | ', '.join(sorted(strangers)) | ', '.join(sorted(unknown))
-', '.join(study.arms) | ', '.join(study.everyone) | _REMEDY | _in_words(short, _for_more_steps)
+', '.join(study.everyone) | _REMEDY | _in_words(short, _for_more_steps)
 _in_words(small, _for_more_rows) | arm | built | cells.cell | columns | cost | delta | dim | fewer
 fewest | first_mistake(mismatch, 'form') | fold.cut | fold.number | fold.of | folds[0].of
 folds_key(folds) | given | hospital | in_trials | key | label | lacking | left
-len(pooled.deviation) | len(pooled.mean) | len(request.parameters) | length | limit
+len(scaling.deviation) | len(scaling.mean) | len(request.parameters) | length | limit
 limits.largest_round | limits.max_rounds
 limits.min_batch_size | limits.min_class | limits.min_local_steps | longest | method | most | name
 needed | other | parameters.dtype | part | place.round | problem | problem or 'are of several'

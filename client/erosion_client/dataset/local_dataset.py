@@ -299,19 +299,23 @@ class LocalDataset:
         is_alone = arm is not None and self.study.arms[arm].user_only
         if self.study.scaling == "local" or is_alone:
             return self._own_scaling
+        return self._checked(pooled)
+
+    def _checked(self, scaling: Scaling | None) -> Scaling:
+        """Return a scaling of the coordinator's. Raises Refusal where it does not fit."""
         columns = self.study.task.input_shape[0]
-        if pooled is None:
+        if scaling is None:
             raise Refusal(
                 f'The study has scaling = "{self.study.scaling}"; the request brings no scaling.'
             )
-        if len(pooled.mean) != columns or len(pooled.deviation) != columns:
+        if len(scaling.mean) != columns or len(scaling.deviation) != columns:
             raise Refusal(
-                f"The scaling has {len(pooled.mean)} means and {len(pooled.deviation)} deviations;"
-                f" the study has {columns} columns."
+                f"The scaling has {len(scaling.mean)} means and {len(scaling.deviation)}"
+                f" deviations; the study has {columns} columns."
             )
-        if min(pooled.deviation) <= 0:
+        if min(scaling.deviation) <= 0:
             raise Refusal("The scaling has a deviation that is not more than 0.")
-        return pooled
+        return scaling
 
     def parts(self, pooled: Scaling | None, arm: str | None = None) -> tuple[Part, Part]:
         """Return the training part and the test part; the latter is empty except for the user."""
@@ -337,15 +341,11 @@ class LocalDataset:
 
     def as_delivered(self, scaling: Scaling | None, missing: Sequence[float] | None) -> Part:
         """Return the training part, scaled and completed as a delivered model is applied."""
+        if scaling is not None or self.study.scaling != "none":
+            scaling = self._checked(scaling)
         columns = self.study.task.input_shape[0]
-        if scaling is None and self.study.scaling != "none":
-            raise Refusal(f'The study has scaling = "{self.study.scaling}"; the request has none.')
-        given = [] if scaling is None else [scaling.mean, scaling.deviation]
-        given += [] if missing is None else [tuple(missing)]
-        if any(len(values) != columns for values in given):
-            raise Refusal(f"The request scales another number of columns than {columns}.")
-        if scaling is not None and min(scaling.deviation) <= 0:
-            raise Refusal("The scaling has a deviation that is not more than 0.")
+        if missing is not None and len(missing) != columns:
+            raise Refusal(f"The request completes another number of columns than {columns}.")
         if missing is None and stands_in(self.study.task, scaled=scaling is not None):
             raise Refusal("The request does not say what stands for missing values.")
         return self._part(self.split.training, scaling, missing)

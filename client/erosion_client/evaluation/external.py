@@ -13,6 +13,7 @@ from torch import Tensor
 from erosion_client.dataset.local_dataset import LocalDataset
 from erosion_client.evaluation.final_figures import measure_with_intervals
 from erosion_client.evaluation.performance import model_figures
+from erosion_client.training.request import arm_of
 from erosion_common.errors import Refusal
 from erosion_common.learning.finished import (
     LAYERS,
@@ -41,8 +42,7 @@ def external_figures(
             f"{hospital} measures the model of one arm, not of {len(request.parameters)}."
         )
     ((arm, parameters),) = request.parameters.items()
-    if arm not in study.arms:
-        raise Refusal(f"The request names the arm {arm!r}; the study has {', '.join(study.arms)}.")
+    arm_of(request, arm)
     if lacking := task.why_not_here():
         raise Refusal(lacking)
     targets = dataset.trained_outcomes

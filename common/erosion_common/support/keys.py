@@ -119,14 +119,19 @@ def parse_private_key(
     return key
 
 
-def read_public_key(pem: bytes, where: str, error: type[ErosionError]) -> PublicKey:
-    """Read a public key; raises `error`, also where the file holds a private one by mistake."""
+def check_is_public(pem: bytes, where: object, error: type[ErosionError]) -> None:
+    """Raise `error` for a file that holds a private key by mistake."""
     if b"PRIVATE KEY" in pem:
         raise error(
             f"{where} holds a private key, which must not leave its site",
             remedy="Ask the site for the file that ends in .csr, and have it make a new key,"
             " because this one has travelled.",
         )
+
+
+def read_public_key(pem: bytes, where: str, error: type[ErosionError]) -> PublicKey:
+    """Read a public key; raises `error`, also where the file holds a private one by mistake."""
+    check_is_public(pem, where, error)
     try:
         key = serialization.load_pem_public_key(pem)
     except (ValueError, UnsupportedAlgorithm):

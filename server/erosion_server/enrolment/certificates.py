@@ -250,12 +250,7 @@ def read_request(path: Path) -> SigningRequest:
         raise EnrolmentError(
             f"The request {path} cannot be read: {problem.strerror}", remedy="Check the path."
         ) from None
-    if b"PRIVATE KEY" in pem:
-        raise EnrolmentError(
-            f"{path} holds a private key, which must not leave its site",
-            remedy="Ask the site for the file that ends in .csr, and have it make a new key,"
-            " because this one has travelled.",
-        )
+    keys.check_is_public(pem, path, EnrolmentError)
     try:
         request = x509.load_pem_x509_csr(pem)
         key, is_theirs = request.public_key(), request.is_signature_valid

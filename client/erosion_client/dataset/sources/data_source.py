@@ -31,6 +31,7 @@ from erosion_client.dataset.text_table import TextTable
 from erosion_client.finding import Finding, failed, ok, warning
 from erosion_common.errors import DataError
 from erosion_common.settings.base import Settings
+from erosion_common.support.software import install_command
 from erosion_common.tasks.inputs import ImageTask
 from erosion_common.tasks.task import Targets
 
@@ -310,6 +311,21 @@ def is_there(path: Path) -> bool:
             remedy="Check data.path in the site file, and let this account enter its folder.",
         ) from None
     return True
+
+
+def not_there(what: str, path: Path) -> DataError:
+    """Return the error of a path that does not exist; `what` it should be."""
+    return DataError(
+        f"There is no {what} {path}", remedy="Check the path (data.path in a site file)."
+    )
+
+
+def lacks_package(origin: str, package: str, extra: str) -> DataError:
+    """Return the error of data that cannot be read here, with the command that changes that."""
+    return DataError(
+        f"{origin} is read with {package}, which is not installed",
+        remedy=f"Run: {install_command(extra)}",
+    )
 
 
 def _refuse(problem: OSError) -> NoReturn:

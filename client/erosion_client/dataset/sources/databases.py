@@ -23,6 +23,7 @@ from erosion_client.dataset.sources.data_source import (
     entries_of,
     files_below,
     is_there,
+    lacks_package,
     revision_of,
     within,
 )
@@ -191,10 +192,7 @@ class SqlQuery(TableSource):
             from sqlalchemy.exc import ArgumentError, NoSuchModuleError
             from sqlalchemy.pool import NullPool
         except ModuleNotFoundError:
-            raise DataError(
-                "A database is read with SQLAlchemy, which is not installed",
-                remedy=f"Run: {install_command('sql')}",
-            ) from None
+            raise lacks_package("A database", "SQLAlchemy", "sql") from None
         try:
             url = self._full_url()
             connect: dict[str, Any] = {}
@@ -333,10 +331,7 @@ class DuckdbFiles(OnDisk, TableSource):
         try:
             import duckdb
         except ModuleNotFoundError:
-            raise DataError(
-                f"{self.describe()} is read with DuckDB, which is not installed",
-                remedy=f"Run: {install_command('duckdb')}",
-            ) from None
+            raise lacks_package(self.describe(), "DuckDB", "duckdb") from None
         if not is_there(self.path):
             raise DataError(
                 f"There is nothing at {self.path}", remedy="Check data.path in the site file."

@@ -22,6 +22,7 @@ from erosion_client.dataset.sources.data_source import (
     entries_of,
     files_below,
     is_there,
+    not_there,
 )
 from erosion_client.dataset.sources.labelled_images import (
     PatientPattern,
@@ -97,9 +98,7 @@ class ImageFiles(OnDisk, ImageSource):
         """Read the images as the study wants them."""
         path = self.path
         if not is_there(path):
-            raise DataError(
-                f"There is no data file {path}", remedy="Check the path (data.path in a site file)."
-            )
+            raise not_there("data file", path)
         is_npz = path.suffix.lower() == ".npz"
         if path.is_dir() or not (with_target or is_npz):
             return self._read_folders(task, with_target=with_target)

@@ -31,6 +31,8 @@ from erosion_client.dataset.sources.data_source import (
     OnDisk,
     entries_of,
     is_there,
+    lacks_package,
+    not_there,
 )
 from erosion_client.dataset.sources.file_content import suffix_of
 from erosion_client.dataset.sources.table_file import SUFFIXES, TableFile
@@ -38,7 +40,6 @@ from erosion_client.dataset.task_checks import checked_targets
 from erosion_client.dataset.text_table import hash_of_text
 from erosion_common.errors import DataError
 from erosion_common.settings.names import canonical
-from erosion_common.support.software import install_command
 from erosion_common.support.text import some
 from erosion_common.tasks.inputs import ImageTask
 from erosion_common.tasks.task import CodedColumn, TargetColumn, Targets
@@ -360,10 +361,7 @@ class ScanFolder(OnDisk, ImageSource):
     def require(self, package: str, extra: str) -> None:
         """Raise DataError, with the command that installs it, where a package is missing."""
         if find_spec(package) is None:
-            raise DataError(
-                f"{self.describe()} is read with {package}, which is not installed",
-                remedy=f"Run: {install_command(extra)}",
-            )
+            raise lacks_package(self.describe(), package, extra)
 
     def scans(
         self, task: ImageTask, scans_in: Callable[[Path], list[Path]], *, with_target: bool
@@ -375,9 +373,7 @@ class ScanFolder(OnDisk, ImageSource):
         """
         root = self.path
         if not is_there(root) or (with_target and not root.is_dir()):
-            raise DataError(
-                f"There is no folder {root}", remedy="Check the path (data.path in a site file)."
-            )
+            raise not_there("folder", root)
         if self.labels is not None:
             wanted = task.target_columns if with_target else ()
             return _scans_by_table(self, root, self.labels, task, scans_in, wanted)

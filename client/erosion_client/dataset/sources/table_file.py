@@ -14,7 +14,13 @@ import pyarrow as pa
 import pyarrow.parquet
 from pydantic import AfterValidator, Field, model_validator
 
-from erosion_client.dataset.sources.data_source import OnDisk, TableSource, is_there
+from erosion_client.dataset.sources.data_source import (
+    OnDisk,
+    TableSource,
+    is_there,
+    lacks_package,
+    not_there,
+)
 from erosion_client.dataset.sources.delimited import (
     NO_PATIENTS,
     Marks,
@@ -33,7 +39,6 @@ from erosion_client.dataset.sources.file_content import (
 )
 from erosion_client.dataset.text_table import ColumnEncoder, TextTable, text_columns, whole_table
 from erosion_common.errors import DataError
-from erosion_common.support.software import install_command
 from erosion_common.support.text import some
 
 # Not .xlsb: a cell far from the others crashes the program, and nothing warns of it.
@@ -81,7 +86,7 @@ def _sheet(content: FileContent, origin: str, sheet: str | None) -> list[list[An
     try:
         from python_calamine import CalamineWorkbook, PasswordError, SheetVisibleEnum
     except ModuleNotFoundError:
-        raise _lacking(origin, "python-calamine") from None
+        raise lacks_package(origin, "python-calamine", "formats") from None
     try:
         _check_bounds(content, origin)
         with content.open() as file:
@@ -168,13 +173,6 @@ def _reason(problem: BaseException) -> str:
     return (str(problem).splitlines() or ["damaged"])[0][:200]
 
 
-def _lacking(origin: str, package: str) -> DataError:
-    return DataError(
-        f"{origin} is read with {package}, which is not installed",
-        remedy=f"Run: {install_command('formats')}",
-    )
-
-
 def read_statistics(
     content: FileContent, origin: str, encoding: str | None, labels: bool, wanted: Collection[str]
 ) -> TextTable:
@@ -182,7 +180,7 @@ def read_statistics(
     try:
         import pyreadstat
     except ModuleNotFoundError:
-        raise _lacking(origin, "pyreadstat") from None
+        raise lacks_package(origin, "pyreadstat", "formats") from None
     if content.suffix == ".xpt" and content.num_bytes % XPORT_RECORD:
         raise DataError(f"{origin} ends in the middle of a record, so it {CUT_OFF}")
     read = getattr(pyreadstat, STATISTICS[content.suffix])
@@ -376,9 +374,7 @@ class TableFile(OnDisk, TableSource):
 def _read_table(source: TableFile, wanted: Collection[str]) -> TextTable:
     path = source.path
     if not is_there(path):
-        raise DataError(
-            f"There is no data file {path}", remedy="Check the path (data.path in a site file)."
-        )
+        raise not_there("data file", path)
     if path.is_dir():
         raise DataError(
             f"Data file {path} is a folder, but the study wants a table: give a file",
