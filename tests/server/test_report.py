@@ -639,7 +639,7 @@ def test_a_group_whose_risks_are_off_is_named_at_the_top(ratio: float, says: str
 def test_a_page_without_predictions_says_why(folder: Path) -> None:
     run = with_performance(Performance(why_not="Fewer than 10 had it."))
     assert "Fewer than 10 had it." in Page(written(run, folder)).text
-    assert not (folder / "figures").exists()
+    assert not [*folder.glob("figures/roc*"), *folder.glob("figures/calibration*")]
 
 
 def test_names_of_others_do_not_become_markup_in_figures(folder: Path) -> None:
@@ -828,3 +828,20 @@ def test_errors_that_are_not_disclosed_are_no_table() -> None:
     ):
         models = [{**model, "groups": [{**number, "errors": errors}]}]
         assert values_of(with_performance(performance(models=models)))["errors"] == rows
+
+
+def test_every_chart_of_the_page_has_its_files(folder: Path) -> None:
+    run = with_performance(performance())
+    page = written(run, folder)
+    charts = re.findall(r"<svg viewBox.*?</svg>", page, re.DOTALL)
+    kept = "".join(path.read_text("utf-8") for path in folder.glob("figures/*.svg"))
+    assert len(charts) > 5
+    assert all(chart.partition(">")[2] in kept for chart in charts)
+    assert all(path.with_suffix(".csv").exists() for path in folder.glob("figures/*.svg"))
+    text = (folder / "figures" / "weights.csv").read_text("utf-8")
+    rows = list(csv.DictReader(io.StringIO(text)))
+    last = data_of(run).of(data_of(run).first_arm)[-1].hospitals
+    told = {
+        row["hospital"]: float(row["weight"]) for row in rows if row["round"] == rows[-1]["round"]
+    }
+    assert told == {name: last[name].weight_after for name in told}

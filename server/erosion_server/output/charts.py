@@ -355,7 +355,7 @@ def weight_figure(run: RunData) -> Markup:
     unit = f"{shortened(user, LONGEST_NAME)} = 1" if is_own else "largest = 1"
     return _peers_figure(
         run,
-        _weight_shown,
+        weight_shown,
         title=f"weight of each hospital after each round of {run.first_arm}",
         y_label=f"weight ({unit})",
         ending=_when_out,
@@ -363,7 +363,7 @@ def weight_figure(run: RunData) -> Markup:
     )
 
 
-def _weight_shown(entry: HospitalRecord) -> float | None:
+def weight_shown(entry: HospitalRecord) -> float | None:
     """Return the weight in a round; None where its update was not part of it, unless it is out."""
     is_out = entry.outcome == "not_asked" and entry.weight_after == 0.0
     return entry.weight_after if entry.outcome == "accepted" or is_out else None
@@ -382,11 +382,16 @@ def distance_figure(run: RunData) -> Markup:
     unit = "1 - cosine" if run.distances_are_angles else "length of own update = 1"
     return _peers_figure(
         run,
-        lambda entry: entry.distance if entry.outcome == "accepted" else None,
+        distance_shown,
         title=f"distance of each hospital's update in each round of {run.first_arm}",
         y_label=f"distance ({unit})",
         may_be_logarithmic=True,
     )
+
+
+def distance_shown(entry: HospitalRecord) -> float | None:
+    """Return the distance in a round; None where the update was not part of it."""
+    return entry.distance if entry.outcome == "accepted" else None
 
 
 def _peers_figure(

@@ -133,7 +133,7 @@ def report_values(
         **patient_values(run),
         **validation_values(run),
     )
-    values["files"] += values.pop("travel_files")
+    values["files"] += [*values.pop("travel_files"), *_by_round(run, values)]
     values["contents"] = [
         (name, heading)
         for name, (heading, keys) in SECTIONS.items()
@@ -141,6 +141,24 @@ def report_values(
     ]
     values["tripod"] = _tripod(values)
     return values
+
+
+def _by_round(run: RunData, values: Mapping[str, Any]) -> Iterator[figures.Drawing]:
+    """Yield the charts of the rounds, for their files."""
+    for metric, svg in values["curves"]:
+        lines = {arm: charts.metric_points(run, arm, metric.name) for arm in run.result.arms}
+        points = [(arm, *point) for arm, line in lines.items() for point in line]
+        columns, name = ("arm", "round", metric.name), figures.file_name("rounds", metric.name)
+        yield figures.Drawing(name, metric.heading, svg, columns, points)
+    for name, shown in (("weight", charts.weight_shown), ("distance", charts.distance_shown)):
+        rows = [
+            (record.round, hospital, value)
+            for record in run.of(run.first_arm)
+            for hospital, entry in record.hospitals.items()
+            if (value := shown(entry)) is not None and hospital != run.result.user
+        ]
+        if svg := values[f"{name}s"]:
+            yield figures.Drawing(f"{name}s", name, svg, ("round", "hospital", name), rows)
 
 
 def warnings_of(run: RunData) -> list[str]:
