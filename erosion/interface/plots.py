@@ -36,7 +36,7 @@ def plot_rounds(run: "Run", metric: str | None, axes: "Axes | None") -> "Axes":
     for number, (name, found) in enumerate(run.result.references.items()):
         if (value := getattr(found, metric, None)) is not None:
             axes.axhline(value, color=str(0.35 + 0.25 * (number % 2)), linestyle="--", label=name)
-    return _labelled(axes, "round", f"{_label(run, metric)} ({run.study.user}'s patients)")
+    return _labelled(axes, f"{_label(run, metric)} ({run.study.user}'s patients)")
 
 
 def plot_weights(run: "Run", arm: str | None, axes: "Axes | None") -> "Axes":
@@ -50,7 +50,7 @@ def plot_weights(run: "Run", arm: str | None, axes: "Axes | None") -> "Axes":
     for hospital, of_hospital in rows.groupby("hospital", sort=False):
         weights = of_hospital.set_index("round")["weight"]
         axes.plot(weights.index, weights / own.reindex(weights.index), label=str(hospital))
-    return _labelled(axes, "round", f"weight, relative to {run.study.user}'s ({arm})")
+    return _labelled(axes, f"weight, relative to {run.study.user}'s ({arm})")
 
 
 def plot_arms(run: "Run", metric: str | None, axes: "Axes | None") -> "Axes":
@@ -124,8 +124,8 @@ def _label(run: "Run", metric: str) -> str:
     return type(run.study.task).metric(metric).column
 
 
-def _labelled(axes: "Axes", x: str, y: str) -> "Axes":
-    axes.set_xlabel(x)
+def _labelled(axes: "Axes", y: str) -> "Axes":
+    axes.set_xlabel("round")
     axes.set_ylabel(y)
     axes.legend()
     return axes

@@ -335,9 +335,8 @@ def of_groups(
     cells: DisclosureControl,
     values: dict[str, Floats],
     declared: dict[str, list[float]],
-    seed: int = 0,
 ) -> tuple[list[Subgroup], Floats, Any]:
-    predicted, truth = chances(seed)
+    predicted, truth = chances(0)
     data, _ = patients(CLASSES, truth, cells, evaluation={"subgroups": declared})
     data.values = values
     return [*subgroups(data, predicted)], predicted[:, 1], truth

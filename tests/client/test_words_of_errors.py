@@ -20,7 +20,7 @@ from erosion_common.protocol.messages import TrainRequest
 from erosion_common.study.study import Study
 from tests.support.installed_package import forgotten_afterwards
 from tests.support.said import raises, says
-from tests.support.served import Served, refusal_in
+from tests.support.served import Served
 from tests.support.small_study import make_site, make_study, twenty_patients
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -33,13 +33,9 @@ def _forgotten(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield from forgotten_afterwards(monkeypatch)
 
 
-def words_sent(site: Site, study: Study, request: TrainRequest | None = None) -> str:
-    """With which an approved request is declined: the introduction, or a step of a round."""
-    served = Served(site, study)
-    if request is None:
-        words = served.refusal(wire.DESCRIBE, wire.encode_describe(study, "r"))
-    else:
-        words = refusal_in(served.train(request))
+def words_sent(site: Site, study: Study) -> str:
+    """With which an approved introduction is declined."""
+    words = Served(site, study).refusal(wire.DESCRIBE, wire.encode_describe(study, "r"))
     assert words
     return words
 

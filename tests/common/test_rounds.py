@@ -33,11 +33,11 @@ def update(
 
 
 def fedavg_round(
-    answers: dict[HospitalName, Answer], state: RunState | None = None, quorum: int = 1
+    answers: dict[HospitalName, Answer], state: RunState | None = None
 ) -> tuple[RunState, RoundRecord]:
     algorithm = FedAvg().build(CONTEXT)
     before = state or first_state(algorithm, torch.tensor([1.0, 1.0]))
-    return advance(before, algorithm, answers, arm="fedavg", user="own", quorum=quorum)
+    return advance(before, algorithm, answers, arm="fedavg", user="own", quorum=1)
 
 
 def test_a_round_moves_the_parameters_by_the_aggregate() -> None:

@@ -36,12 +36,12 @@ def tracking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return (tmp_path / "tracking").as_uri()
 
 
-def runs_of(tracking: str, study: str = "breast-cancer") -> dict[str, Any]:
+def runs_of(tracking: str) -> dict[str, Any]:
     """MLflow's runs by their names."""
     from mlflow import MlflowClient
 
     client = MlflowClient(tracking)
-    experiment = client.get_experiment_by_name(study)
+    experiment = client.get_experiment_by_name("breast-cancer")
     assert experiment is not None
     found = client.search_runs([experiment.experiment_id])
     assert len({run.info.run_name for run in found}) == len(found)

@@ -12,9 +12,9 @@ from erosion_common.tasks.inputs import TabularTask
 from tests.support.small_study import make_study
 
 
-def profiles_of(folder: Path, text: str, file: str = "other.csv") -> list[Profile]:
-    (folder / file).write_text(text, encoding="utf-8")
-    return read_whole(folder / file)[1]
+def profiles_of(folder: Path, text: str) -> list[Profile]:
+    (folder / "other.csv").write_text(text, encoding="utf-8")
+    return read_whole(folder / "other.csv")[1]
 
 
 def one_match(folder: Path, feature: Mapping[str, object], text: str) -> Match:

@@ -207,9 +207,9 @@ class Federation:
         self.start()
         return self.finish()
 
-    def finish_every_user(self, seconds: float = PATIENCE) -> Overview:
+    def finish_every_user(self) -> Overview:
         """The same where every hospital is the user."""
-        self._wait(seconds)
+        self._wait(PATIENCE)
         assert isinstance(self.result, Overview)
         return self.result
 

@@ -76,15 +76,14 @@ def twenty_patients(older: int = 0) -> str:
     return "age,sex,ill\n" + "\n".join(rows) + "\n"
 
 
-def sixty_patients(name: str, shift: float = 0.0) -> str:
+def sixty_patients(name: str) -> str:
     """Sixty patients of TEN_NUMBERS as CSV; who they are depends on the hospital's name alone.
 
-    The first two of these numbers, those of TWO_NUMBERS, tell who is ill. The more `shift`, the
-    fewer are.
+    The first two of these numbers, those of TWO_NUMBERS, tell who is ill.
     """
     draws = np.random.default_rng(sum(map(ord, name)))
     rows = draws.normal(size=(60, 2)) + 1
-    ill = np.where(rows @ [1.0, -0.5] + draws.normal(size=60) * 0.5 > 0.5 + shift, "yes", "no")
+    ill = np.where(rows @ [1.0, -0.5] + draws.normal(size=60) * 0.5 > 0.5, "yes", "no")
     further = draws.normal(size=(60, 8)) + 1
     lines = [
         ",".join([*(f"{value:.4f}" for value in (*numbers, *more)), is_ill])

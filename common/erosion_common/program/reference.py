@@ -40,9 +40,9 @@ class Section:
     keys: tuple[str, ...]
 
 
-def sections(model: Model, table: str = "") -> Iterator[Section]:
+def sections(model: Model) -> Iterator[Section]:
     """Those of a file, from the top, every table followed by the tables within it."""
-    yield from _of_forms((model,), table, set())
+    yield from _of_forms((model,), "", set())
 
 
 def markdown(model: Model, title: str, opening: str, command: str) -> str:

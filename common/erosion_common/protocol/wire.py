@@ -216,9 +216,9 @@ def decode_describe(record: RecordDict, known: KnownStudies) -> tuple[Study, str
     return known.study_of(header), header.run
 
 
-def encode_train(request: TrainRequest, *, with_study: bool = True) -> RecordDict:
+def encode_train(request: TrainRequest) -> RecordDict:
     """Encode one request; see `Encoder`."""
-    return Encoder().encode(request, with_study=with_study)
+    return Encoder().encode(request)
 
 
 def decode_train(record: RecordDict, known: KnownStudies) -> TrainRequest:

@@ -61,8 +61,11 @@ class Found:
         return self.residual == 0.0
 
 
+STEP, MOST_STEPS = 0.01, 1000  # length, and of one descent
+
+
 def descend(
-    spaces: Spaces, start: Tensor, *, learning_rate: float = 0.01, max_steps: int = 1000
+    spaces: Spaces, start: Tensor, *, learning_rate: float = STEP, max_steps: int = MOST_STEPS
 ) -> Found:
     """Return the point of smallest residual on the way from `start` (d,).
 
@@ -98,20 +101,19 @@ def descend(
     return best
 
 
-def descend_from_afar(spaces: Spaces, *, shortest: float = 0.01, max_steps: int = 1000) -> Found:
+def descend_from_afar(spaces: Spaces) -> Found:
     """Descend from the mean, in longer steps first where short ones could not cross the space.
 
     So one hospital with a model far from the others' moves the start, but hardly the result: in
-    equation 2 it pulls with the same strength from everywhere. The last steps have the length
-    `shortest`.
+    equation 2 it pulls with the same strength from everywhere. The last steps have length STEP.
     """
     found = descend(spaces, spaces.mean, max_steps=0)
     width = float((spaces.centres - found.point).norm(dim=1).max())
-    length = 0.01
-    while length * max_steps < width:
+    length = STEP
+    while length * MOST_STEPS < width:
         length *= 10
-    while not found.in_all and length >= shortest * 0.99:
-        found = descend(spaces, found.point, learning_rate=length, max_steps=max_steps)
+    while not found.in_all and length >= STEP * 0.99:
+        found = descend(spaces, found.point, learning_rate=length)
         length /= 10
     return found
 
@@ -137,18 +139,16 @@ def meet(
     *,
     weights: Tensor | None = None,
     hard: int | None = None,
-    learning_rate: float = 0.01,
-    max_steps: int = 1000,
 ) -> Meeting:
     """Return the best point found for the weighted gap, from the (weighted) mean of the centres.
 
     `gram` (k, k) are the centres' inner products, from any origin; nearer is more precise.
     `weights` (k,) are 1 where not given; a ball of weight 0 does not count. The ball number `hard`
-    is never left. Steps of fixed length end within about `learning_rate` of the best point; the
-    best on the way is returned. Raises ValueError without a ball that counts.
+    is never left. Steps of length STEP end within about that of the best point; the best on
+    the way is returned. Raises ValueError without a ball that counts.
     """
     spaces = _placed(gram, radii, weights, hard)
-    found = descend(spaces, spaces.mean, learning_rate=learning_rate, max_steps=max_steps)
+    found = descend(spaces, spaces.mean)
     return _meeting(spaces, found)
 
 
@@ -160,10 +160,10 @@ def meet_from_afar(
     return _meeting(spaces, descend_from_afar(spaces))
 
 
-def meet_balls(balls: Balls, *, learning_rate: float = 0.01) -> tuple[Tensor, Meeting]:
+def meet_balls(balls: Balls) -> tuple[Tensor, Meeting]:
     """Return the model (d,) that `meet` finds for balls at hand, each counting alike."""
     apart = balls.centres - balls.centres[0]  # exactly 0 where all are the same
-    meeting = meet(apart @ apart.T, balls.radii, learning_rate=learning_rate)
+    meeting = meet(apart @ apart.T, balls.radii)
     return meeting.coefficients @ balls.centres, meeting
 
 
