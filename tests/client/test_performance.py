@@ -389,7 +389,7 @@ def test_subgroups_of_a_number_have_its_share_of_variance(cells: DisclosureContr
         r2_score(truth[below], predicted[below]), abs=1e-5
     )
     assert young.calibration is not None
-    assert young.calibration.value == pytest.approx((predicted - truth)[below].mean(), abs=1e-4)
+    assert young.calibration.value == pytest.approx((truth - predicted)[below].mean(), abs=1e-4)
 
 
 SEEN = 400

@@ -659,7 +659,7 @@ def _of_numbers_in(predicted: Floats, targets: Floats, draws: Floats, some: Bool
         return share
 
     drawn = draws[:, some]
-    errors = drawn @ (predicted.mean(axis=0)[some] - targets[some])
+    errors = drawn @ (targets[some] - predicted.mean(axis=0)[some])
     own = explained(some)
     return {
         "discrimination": estimate(own),

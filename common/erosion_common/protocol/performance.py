@@ -109,7 +109,7 @@ class Subgroup(Settings):
     num_patients: Count | None
     discrimination: Estimate | None = None  # AUROC; R² of a number
     gap: Estimate | None = None  # discrimination minus that of all others
-    calibration: Estimate | None = None  # expected over observed; of a number, mean error
+    calibration: Estimate | None = None  # expected / observed; of a number, observed - predicted
 
 
 class Importance(Settings):

@@ -193,7 +193,7 @@ def _calibration_words(model: ModelFigures) -> str:
         ratio = estimate_text(model.estimates["expected_over_observed"])
         parts += [f"expected/observed {ratio}", f"in the large {estimate_text(large)}"]
     elif large is not None:
-        parts.append(f"mean error {estimate_text(large)}")
+        parts.append(f"observed minus predicted {estimate_text(large)}")
     return ", ".join(parts)
 
 
