@@ -2,20 +2,28 @@
 
 import gzip
 import json
+import math
 import sys
 import zipfile
 from collections.abc import Callable
 from datetime import date
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pyreadstat
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from erosion_client.dataset.column_values import numbers_in
 from erosion_client.dataset.load import load_patients
 from erosion_client.dataset.sources import file_content, table_file
 from erosion_client.dataset.sources.table_file import TableFile
+from erosion_client.dataset.text_table import TextColumn, hashes_of_table, text_column
 from erosion_client.site_file import load_site
 from erosion_common.errors import DataError
 from erosion_common.program.command_line import main
@@ -213,3 +221,46 @@ def test_values_that_mean_not_known_are_named_for_the_whole_table(tmp_path: Path
     source = TableFile.model_validate({"path": tmp_path / "a.csv", "missing": [-9, "n.d."]})
     assert values(source, "age") == ["40", "", "50"]
     assert values(source, "sex") == ["f", "", ""]
+
+
+NUMBERS = {
+    "float64": pa.array(
+        [0.1, -0.0, 0.0, 1e-7, 1e300, 1 / 3, math.nan, math.inf, None], pa.float64()
+    ),
+    "float32": pa.array([0.1, 1 / 3, 16777216.0, None], pa.float32()),
+    "int64": pa.array([0, -5, 2**53 + 1, 2**63 - 1, None], pa.int64()),
+    "uint64": pa.array([2**64 - 1, 0], pa.uint64()),
+    "decimal": pa.array([Decimal("1.50"), Decimal("-0.001"), None], pa.decimal128(20, 3)),
+    "bool": pa.array([True, False, None]),
+    "of a dictionary": pa.array([7, 8, 7]).dictionary_encode(),
+    "none": pa.array([], pa.float64()),
+}
+
+
+@pytest.mark.parametrize("values", NUMBERS.values(), ids=NUMBERS)
+def test_numbers_of_a_typed_column_are_what_their_texts_say(values: pa.Array) -> None:
+    column = text_column("x", pa.chunked_array([values]))
+    texts = tuple(column.texts)
+    said = [float(text or "nan") for text in texts]
+    plain = numbers_in(column.texts)
+    assert len(plain) == len(texts) == len({*texts})
+    known = ~np.isnan(plain)
+    np.testing.assert_array_equal(plain[known], np.array(said)[known])
+    assert all("e" in t or t in ("", "nan", "inf") for t in np.array(texts, object)[~known])
+    assert [column.texts[i] for i in range(len(texts))] == list(texts)
+    assert [column.texts.index(text) for text in texts] == [*range(len(texts))]
+    assert [("" in column.texts), ("5 " in column.texts)] == [values.null_count > 0, False]
+    assert len(column.written) == 0
+    as_text = TextColumn(texts, column.codes)
+    np.testing.assert_array_equal(
+        hashes_of_table({"x": column}, len(values)), hashes_of_table({"x": as_text}, len(values))
+    )
+    half = np.arange(len(values) // 2)
+    shorter = column.take(half)
+    assert [shorter.texts[c] for c in shorter.codes] == [texts[c] for c in column.codes[half]]
+
+
+@given(st.lists(st.floats(allow_nan=False, allow_infinity=False), max_size=30))
+def test_numbers_of_64_bits_are_read_without_their_texts(values: list[float]) -> None:
+    column = text_column("x", pa.chunked_array([pa.array(values, pa.float64())]))
+    np.testing.assert_array_equal(numbers_in(column.texts)[column.codes], values)

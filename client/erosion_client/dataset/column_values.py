@@ -4,10 +4,11 @@ import json
 import math
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Literal, overload
 
 import numpy as np
 import pyarrow as pa
@@ -247,16 +248,89 @@ def plain_numbers(
     return values
 
 
+class NumberTexts(Sequence[str]):
+    """A source's own distinct numbers as texts, "" where missing: made where they are looked at."""
+
+    def __init__(self, values: pa.Array) -> None:
+        """`values`: distinct, of a type of numbers, and at most one is null."""
+        self._values = values
+        gaps = np.from_dlpack(pc.indices_nonzero(values.is_null()))
+        self._gap = int(gaps[0]) if len(gaps) else None
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __iter__(self) -> Iterator[str]:
+        return (text or "" for text in self.in_arrow().to_pylist())
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> "NumberTexts": ...
+    def __getitem__(self, index: int | slice) -> "str | NumberTexts":
+        if isinstance(index, slice):
+            return NumberTexts(self._values[index])
+        index = range(len(self))[index]
+        return next(iter(NumberTexts(self._values.slice(index, 1))))
+
+    def __contains__(self, text: object) -> bool:
+        return self._gap is not None if text == "" else text in self._known
+
+    def index(self, value: str, start: int = 0, stop: int | None = None) -> int:
+        """Return where a text is. Raises ValueError where it is not."""
+        if value == "" and self._gap is not None:
+            return self._gap
+        return list(self).index(value)
+
+    def take(self, places: NDArray[np.int64]) -> "NumberTexts":
+        """Return some of them."""
+        return NumberTexts(self._values.take(_in_arrow(places)))
+
+    def in_arrow(self) -> pa.LargeStringArray:
+        """Return the texts, null where missing."""
+        return self._values.cast(pa.large_string())
+
+    def numbers(self) -> NDArray[np.float64]:
+        """Return what the texts say as finite numbers; NaN for all others: (n,)."""
+        kind = self._values.type
+        if not (pa.types.is_integer(kind) or pa.types.is_float64(kind)):
+            return _read(self.in_arrow(), WITH_POINT)  # 0.1 in 32 bits is not 0.1
+        values = self._values.cast(pa.float64(), safe=False)
+        start, stop = values.offset, values.offset + len(values)
+        found = np.frombuffer(values.buffers()[1], dtype=np.float64)[start:stop].copy()
+        found[~np.isfinite(found)] = np.nan
+        if self._gap is not None:
+            found[self._gap] = np.nan
+        return found
+
+    @cached_property
+    def _known(self) -> frozenset[str]:
+        return frozenset(self)
+
+
+def _in_arrow(places: NDArray[np.int64]) -> pa.Int64Array:
+    places = np.ascontiguousarray(places, dtype=np.int64)
+    return pa.Int64Array.from_buffers(pa.int64(), len(places), [None, pa.py_buffer(places)])
+
+
 def numbers_in(texts: Sequence[str], plain: str = WITH_POINT) -> NDArray[np.float64]:
-    """Return the numbers of texts (n,) that fit a pattern of ASCII digits, in one go; else NaN."""
+    """Return the numbers of texts (n,) that fit a pattern of ASCII digits, in one go; else NaN.
+
+    Of a source's own numbers it returns all that are finite.
+    """
+    if isinstance(texts, NumberTexts):
+        return texts.numbers()
     # Not `pa.array` or `pa.scalar`: they import pandas where it is installed. A lone half of a
     # character becomes "?".
     encoded = [text.encode(errors="replace") for text in texts]
     ends, joined = np.cumsum([0, *map(len, encoded)]), b"".join(encoded)
     buffers = pa.py_buffer(ends), pa.py_buffer(joined)
-    found = pa.LargeStringArray.from_buffers(len(texts), *buffers)
+    return _read(pa.LargeStringArray.from_buffers(len(texts), *buffers), plain)
+
+
+def _read(found: pa.LargeStringArray, plain: str) -> NDArray[np.float64]:
     places = pc.indices_nonzero(pc.match_substring_regex(found, plain))
-    values = np.full(len(texts), np.nan)
+    values = np.full(len(found), np.nan)
     values[np.from_dlpack(places)] = np.from_dlpack(found.take(places).cast(pa.float64()))
     return values
 

@@ -128,7 +128,7 @@ def _labels_of_table(
     """Return the patient key of these rows, or without one their numbers in the table, from 1."""
     if source.patient is not None:
         key = table.columns[source.patient]
-        return np.array(key.texts, dtype=object)[key.codes[kept]], "patient"
+        return np.array([*key.texts], dtype=object)[key.codes[kept]], "patient"
     rows = np.arange(table.num_rows) if table.positions is None else table.positions
     return (rows[kept] + 1).astype(str).astype(object), "row"
 

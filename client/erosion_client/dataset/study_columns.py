@@ -65,7 +65,9 @@ def study_columns(
         parsers[name] = parser(PLAIN_MARKS if name in source.derive else written)
         if text is not None and text.typed:  # the source's own numbers
             typed, plain, parse = text.typed, parser(PLAIN_MARKS), parsers[name]
-            parsers[name] = lambda text: plain(text) if text in typed else parse(text)
+            parsers[name] = plain
+            if typed is not text.texts:
+                parsers[name] = lambda text: plain(text) if text in typed else parse(text)
 
     for feature in task.features:
         unit = source.units.get(feature.name)

@@ -305,9 +305,10 @@ class _TableCheck:
             self.notes.append(f"column {name}: {mixed}; if they are, export the column in one unit")
             if mixed.is_named:
                 asked &= (values < mixed.cut) == mixed.main_is_below
-        some_of_them = np.flatnonzero(asked)[few_of(values[asked])].tolist()
-        known = {texts[index]: float(values[index]) for index in some_of_them}
-        counts = {texts[index]: int(rows[index]) for index in some_of_them}
+        few = np.flatnonzero(asked)[few_of(values[asked])]
+        few_texts = column.texts_at(few)
+        known = dict(zip(few_texts, values[few].tolist(), strict=True))
+        counts = dict(zip(few_texts, rows[few].tolist(), strict=True))
         if apart := odd_among(known, counts):
             more = f" and {len(apart) - SHOWN_CODES} more" if len(apart) > SHOWN_CODES else ""
             self.notes.append(

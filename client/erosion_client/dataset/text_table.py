@@ -18,28 +18,30 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from erosion_client.dataset.column_values import numbers_in
+from erosion_client.dataset.column_values import NumberTexts, numbers_in
 from erosion_common.errors import DataError
 from erosion_common.settings.names import canonical
 
 MOST_CHARACTERS = 2**28  # of the distinct texts in one column: it holds documents, not values
-LONG, SHORT = 64, 16  # characters
+LONG, SHORT = 64, 24  # characters; a number of 64 bits has 24 at most
 
 
 @dataclass(frozen=True, slots=True)
 class TextColumn:
     """A column as its distinct values: there are far fewer of them than rows."""
 
-    texts: tuple[str, ...]  # distinct, without spaces around; "" where missing
+    texts: Sequence[str]  # distinct, without spaces around; "" where missing
     codes: NDArray[np.int64]  # (n,) index into `texts`
-    typed: frozenset[str] = frozenset()  # those of `texts` that are the source's own numbers,
-    # independent of the site file's decimal and thousands
+    typed: Collection[str] = frozenset()  # those of `texts` that are the source's own numbers,
+    # independent of the site file's decimal and thousands; `texts` itself where all are
 
     @property
-    def written(self) -> tuple[str, ...]:
+    def written(self) -> Sequence[str]:
         """The other `texts`, written by a person."""
         if not self.typed:
             return self.texts
+        if self.typed is self.texts:
+            return ()
         return tuple(filterfalse(self.typed.__contains__, self.texts))
 
     def take(self, rows: NDArray[np.int64]) -> "TextColumn":
@@ -47,7 +49,16 @@ class TextColumn:
         if len(rows) == len(self.codes):
             return self
         kept, codes = np.unique(self.codes[rows], return_inverse=True)
-        return TextColumn(tuple(self.texts[code] for code in kept.tolist()), codes, self.typed)
+        if isinstance(self.texts, NumberTexts):
+            texts = self.texts.take(kept)
+            return TextColumn(texts, codes, texts)
+        return TextColumn(self.texts_at(kept), codes, self.typed)
+
+    def texts_at(self, places: NDArray[np.int64]) -> tuple[str, ...]:
+        """Return some of `texts`."""
+        if isinstance(self.texts, NumberTexts):
+            return tuple(self.texts.take(places))
+        return tuple(self.texts[place] for place in places.tolist())
 
     def without(self, missing: Collection[str]) -> "TextColumn":
         """Return the column with "" for the texts that are `missing`, compared as codes."""
@@ -55,7 +66,7 @@ class TextColumn:
         kept = list(dict.fromkeys(texts))
         position = {text: index for index, text in enumerate(kept)}
         merged = np.array([position[text] for text in texts], dtype=np.int64)
-        return TextColumn(tuple(kept), merged[self.codes], self.typed & frozenset(kept))
+        return TextColumn(tuple(kept), merged[self.codes], frozenset(self.typed) & frozenset(kept))
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,17 +139,21 @@ def text_column(name: str, column: "pa.ChunkedArray") -> TextColumn:
             column = column.cast(kind)
         # Its distinct values become text, not those of every row.
         encoded = column.combine_chunks().dictionary_encode(null_encoding="encode")
+        codes = np.from_dlpack(encoded.indices).astype(np.int64)
+        if is_number:
+            encoded.dictionary[:0].cast(pa.large_string())  # whether they have texts
+            numbers = NumberTexts(encoded.dictionary)
+            return TextColumn(numbers, codes, numbers)
         raw = [text or "" for text in encoded.dictionary.cast(pa.large_string()).to_pylist()]
     except pa.ArrowNotImplementedError:
         raise pa.ArrowException(f"column {name!r} is of type {column.type}") from None
     # `fill_null` and `to_numpy` import pandas if it is installed: half a second.
-    stripped, codes = [*map(str.strip, raw)], np.from_dlpack(encoded.indices)
+    stripped = [*map(str.strip, raw)]
     texts = raw if stripped == raw and raw.count("") < 2 else list(dict.fromkeys(stripped))
     if texts is not raw:
         position = {text: index for index, text in enumerate(texts)}
         codes = np.array([position[text] for text in stripped], dtype=np.int64)[codes]
-    typed = frozenset(texts) if is_number else frozenset()
-    return TextColumn(tuple(texts), codes.astype(np.int64), typed)
+    return TextColumn(tuple(texts), codes)
 
 
 class ColumnEncoder(dict[str, int]):
@@ -230,17 +245,38 @@ def _summed(hashes: Iterable[tuple[RowHashes, NDArray[np.int64]]], num_rows: int
 
 def _hashes_of_texts(texts: Sequence[str], name: str) -> RowHashes:
     """Return one hash for each text of a column, most of them at once: (texts,)."""
-    are_short = max(map(len, texts), default=0) <= SHORT and "".join(texts).isascii()
-    with np.errstate(over="ignore"):
-        short = texts
+    padded = _padded(texts) if isinstance(texts, NumberTexts) else None
+    are_short = padded is not None or (
+        max(map(len, texts), default=0) <= SHORT and "".join(texts).isascii()
+    )
+    if padded is None:
+        short: Sequence[str] = [*texts]
         if not are_short:
             short = [text if len(text) <= SHORT and text.isascii() else "" for text in texts]
-        first, second = np.array(short, dtype=f"S{SHORT}").view("<u8").reshape(-1, 2).T
+        padded = np.array(short, dtype=f"S{SHORT}")
+    first, second, third = padded.view("<u8").reshape(-1, SHORT // 8).T
+    with np.errstate(over="ignore"):
         hashes = mixed(mixed(first ^ np.uint64(hash_of_text(name))) + second)
+        hashes = np.where(third != 0, mixed(hashes + third), hashes)
     for index, text in enumerate(() if are_short else texts):
         if text and not short[index]:
             hashes[index] = hash_of_text(f"{name}\0{shortened(text)}")
     return hashes
+
+
+def _padded(texts: NumberTexts) -> NDArray[np.uint8] | None:
+    """Return the characters of each (n, SHORT), 0 after the last; None where one is longer."""
+    found = texts.in_arrow()
+    _, bounds, characters = found.buffers()
+    ends = np.frombuffer(bounds, dtype=np.int64)[found.offset : found.offset + len(found) + 1]
+    sizes = np.diff(ends)
+    if sizes.max(initial=0) > SHORT:
+        return None
+    padded = np.zeros((len(found), SHORT), dtype=np.uint8)
+    if characters is not None:
+        text = np.frombuffer(characters, dtype=np.uint8)[ends[0] : ends[-1]]
+        padded[np.arange(SHORT) < sizes[:, None]] = text
+    return padded
 
 
 def mixed(values: RowHashes) -> RowHashes:
@@ -409,7 +445,9 @@ def _computed(columns: Mapping[str, TextColumn]) -> str:
     """Return which function of the numbers above the last row holds; "" where none does."""
     sums = means = num = 0
     for column in columns.values():
-        texts = [text.replace(",", ".").removeprefix("+") for text in column.texts]
+        texts = column.texts
+        if column.written:
+            texts = [text.replace(",", ".").removeprefix("+") for text in texts]
         rows = numbers_in(texts)[column.codes]
         num_texts = (column.codes[:-1] != (texts.index("") if "" in texts else -1)).sum()
         above, last = rows[:-1][~np.isnan(rows[:-1])], rows[-1]
