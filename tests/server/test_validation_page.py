@@ -11,6 +11,7 @@ from erosion.interface.run import Run as InterfaceRun
 from erosion_common.protocol.messages import FinalMetrics
 from erosion_common.protocol.performance import Estimate, EstimateName, ModelFigures
 from erosion_common.rounds.validation import Validated
+from erosion_common.tasks.metric import Z
 from erosion_server.output.report import write_report
 from erosion_server.output.report_validation import (
     summaries,
@@ -18,7 +19,7 @@ from erosion_server.output.report_validation import (
     validation_values,
 )
 from erosion_server.output.run_data import RunData
-from erosion_server.run.heterogeneity import Z, pooled
+from erosion_server.run.heterogeneity import pooled
 from tests.support.html_page import EVIL, Page
 from tests.support.synthetic_run import Run, make_run
 

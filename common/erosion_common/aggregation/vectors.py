@@ -21,7 +21,8 @@ from torch import Tensor
 
 Values = NDArray[np.float32]
 Block = tuple[slice, tuple[Tensor, ...]]  # a part of the vectors, and every vector's values there
-B, R = TypeVar("B"), TypeVar("R")
+B = TypeVar("B")
+R = TypeVar("R")
 
 # Wide blocks, because memory is read fastest in long runs; but a block of all vectors is at most
 # half of one, so that a cohort on disk needs little memory.

@@ -52,7 +52,7 @@ def problem_with_size(values: object) -> str | None:
                 return f"tables and lists in it are nested more than {MOST_DEPTH} deep"
             if len(value) > MOST_ITEMS:
                 return f"a table or list in it has {len(value)} items; {MOST_ITEMS} are the most"
-            inner = value
+            inner: Any = value
             if isinstance(value, dict | Mapping):
                 todo += [(k, depth) for k in value if type(k) is not str or len(k) > MOST_TEXT]
                 inner = value.values()
