@@ -47,6 +47,7 @@ pages: $(VENV)/installed
 	(printf '# Algorithms\n\nWhat an arm of a study file can be, as `erosion algorithms` prints it.\n\n'; \
 	  $(BIN)/erosion algorithms) > docs/algorithms.md
 	$(BIN)/python -m tests.support.data_flow > docs/data-protection/data-flow.md
+	$(BIN)/python -m experiments.papers.leaderboard > docs/leaderboard.md
 
 install: $(VENV)/installed
 

@@ -24,6 +24,7 @@ MENU = {
         "python.md",
         "flower.md",
         "choosing.md",
+        "leaderboard.md",
         "algorithms.md",
         "evaluation.md",
         "gems.md",

@@ -11,7 +11,7 @@ from erosion_common.algorithms import REGISTRY
 from erosion_common.study.study import Study
 from experiments.cells import Cell, CellPlan
 from experiments.experiment import Experiment
-from experiments.papers import references, rules, split_studies, tuned_rules
+from experiments.papers import leaderboard, references, rules, split_studies, tuned_rules
 from experiments.papers.rules import CONFIRMED, EXPLORED, SHARES, SLOW
 
 RULES = ("which-rule", "odd-one-out", "confirmation", "slow-erosion", "local-steps", "one-round")
@@ -31,17 +31,14 @@ def ascending(arms: Sequence[str], step: float) -> dict[str, Any]:
 
 @pytest.mark.parametrize("arms", [EXPLORED, CONFIRMED, tuned_rules.ARMS])
 def test_no_rule_that_averages_is_left_out(arms: Mapping[str, Mapping[str, Any]]) -> None:
-    compared = {settings.get("algorithm", name) for name, settings in arms.items()}
-    # One round, one hospital's model, no local training, or no layers to share and keep.
-    apart = {
-        "krum",
-        "gems",
-        "network_gems",
-        "newton",
-        "personal_gems",
-        *rules.SPLIT_MODELS,
-        *rules.PERSONAL,
+    networks = [own for _, own in rules.NETWORKS.values()]
+    compared = {
+        settings.get("algorithm", name)
+        for given in (arms, rules.LATER, *networks)
+        for name, settings in given.items()
     }
+    # One round, one hospital's model, or no local training.
+    apart = {"krum", "gems", "network_gems", "newton", "personal_gems"}
     assert set(REGISTRY) - apart == compared
 
 
@@ -150,3 +147,36 @@ def test_the_difference_from_one_round_is_taken_within_a_split() -> None:
     assert "| personal_gems | one round | 0.500 ± 0.250 | 10.0 ± 0.0 |  |" in text
     local = "| local | 30 rounds | 0.625 ± 0.250 | 10.0 ± 0.0 | +0.125 (+0.125 to +0.125) |"
     assert local in text
+
+
+def losses_of(**arms: float) -> dict[str, Any]:
+    return {arm.replace("_", " "): {"log_loss": loss} for arm, loss in arms.items()}
+
+
+def test_the_leaderboard_ranks_over_splits_that_have_every_method() -> None:
+    one, other = ("breast-cancer", "home"), ("breast-cancer", "miscoded")
+    found = {
+        one: {0: losses_of(local=0.5, new=0.4), 1: losses_of(local=0.1)},
+        other: {0: losses_of(local=0.5, new=0.7, rare=0.0)},
+    }
+    assert leaderboard.compared(found) == (["local", "new"], ["rare"])
+    rows, common = leaderboard.ranked(found, ["local", "new"])
+    assert common == {one: 1, other: 1}
+    assert rows[0][:2] == ("local", 1.5)
+    _, rank, mean, where, worst = rows[1]
+    assert (rank, where) == (1.5, ", ".join(other))
+    assert (mean, worst) == pytest.approx((0.05, 0.2))
+
+
+def test_a_cell_of_other_patients_is_not_merged() -> None:
+    known = losses_of(local=0.5, base_rate=0.6)
+    later = {**losses_of(base_rate=0.6), "weight_erosion_finish": {"log_loss": 0.3}, "slope": 1.0}
+    both = leaderboard.merged(known, later)
+    assert both["weight_erosion_recommended_finish"] == {"log_loss": 0.3}
+    assert set(both) == {*known, "weight_erosion_recommended_finish"}
+    assert leaderboard.merged(known, losses_of(base_rate=0.61, new=0.1)) == known
+    assert leaderboard.merged({}, known) == known
+
+
+def test_the_leaderboard_is_the_cells() -> None:
+    assert Path("docs/leaderboard.md").read_text() == leaderboard.draw().text
