@@ -128,6 +128,10 @@ def test_nothing_may_connect_to_a_site(tmp_path: Path) -> None:
         ({**VALUES["site"], "site": {}}, "site.coordinator.cidr"),
         ({**VALUES["coordinator"], "coordinator": {"files": ["ca.key", "a", "b", "c"]}}, "files"),
         ({"rol": "site"}, "rol"),
+        ({**VALUES["site"], "site": {"coordinator": {"cidre": "198.51.100.7/32"}}}, "cidre"),
+        ({**VALUES["site"], "site": {"coordinator": {"cidr": "198.51.100.7"}}}, "cidr"),
+        ({**VALUES["site"], "egress": [{"port": 5432}]}, "egress"),
+        ({**VALUES["site"], "resources": {"limit": {"memory": "4Gi"}}}, "limit"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

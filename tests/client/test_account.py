@@ -22,6 +22,7 @@ from erosion_client.records.recovery import recover
 from erosion_client.site_file import Site, load_site
 from erosion_client.training.limits import needs_of
 from erosion_common.errors import Refusal, SiteError
+from erosion_common.formats.sent_log import full_files
 from erosion_common.protocol import wire
 from erosion_common.protocol.messages import StepReply, StepResult, TrainRequest
 from erosion_common.rounds.selection import (
@@ -234,6 +235,24 @@ def test_what_the_log_alone_has_is_used_up_and_not_answered_again(tmp_path: Path
     ] == [False, True, True, False]
     assert recover(records, "c", "d", tmp_path / "sent.jsonl").answers == 0
     assert records.answers.used(("c", "d")).rounds == 9
+
+
+@pytest.mark.parametrize("kept", [0, 3])
+def test_a_log_older_than_the_records_is_named_and_frees_no_budget(
+    tmp_path: Path, kept: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = tmp_path / "sent.jsonl"
+    long_log(tmp_path, 5)
+    records = noted(tmp_path, range(1, 6))
+    recover(records, "c", "d", log)
+    assert caplog.messages == []
+    text = "".join(file.read_text() for file in (*full_files(log), log))
+    for file in full_files(log):
+        file.unlink()
+    log.write_text("".join(text.splitlines(keepends=True)[:kept]))
+    assert recover(records, "c", "d", log).answers == 0
+    assert [f"ends with line {kept}," in each for each in caplog.messages] == [True]
+    assert records.answers.used(("c", "d")).rounds == 5
 
 
 def neurons(place: int) -> Answer:

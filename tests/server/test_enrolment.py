@@ -46,6 +46,7 @@ from erosion_common.support.keys import (
     public_pem,
     read_public_key,
 )
+from erosion_common.support.software import software_version
 from erosion_server.enrolment import admission as admission_module
 from erosion_server.enrolment import certificates, federation_folder
 from erosion_server.enrolment.admission import Admitted, Authorizer, NotAdmitted
@@ -811,6 +812,12 @@ def test_a_roster_that_is_damaged_is_refused_and_left(folder: FederationFolder) 
     with refused(EnrolmentError, "roster.toml"):
         enrol_site(folder, "carol")
     assert folder.roster.read_bytes() == b""
+
+
+def test_a_newer_roster_is_refused_with_the_version_that_is_here(folder: FederationFolder) -> None:
+    folder.roster.write_text("format = 2\n")
+    with refused(EnrolmentError, f"format = 2; erosion {software_version()} reads 1"):
+        read_key_registry(folder.roster)
 
 
 def test_a_roster_that_was_cut_off_lets_no_revoked_key_in(folder: FederationFolder) -> None:

@@ -215,7 +215,8 @@ def _members(kit: Path) -> dict[str, bytes]:
                     found[name] = file.read() if file else b""
     except (OSError, tarfile.TarError, EOFError, zlib.error) as problem:
         raise EnrolmentError(
-            f"The kit {kit} cannot be read: {problem}", remedy="Check the path."
+            f"The kit {kit} cannot be read: {getattr(problem, 'strerror', None) or problem}",
+            remedy="Check the path.",
         ) from None
     return found
 

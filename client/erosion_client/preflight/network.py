@@ -106,6 +106,8 @@ def _port(address: str, proxy: str | None) -> Iterator[Finding]:
         remedy = f"ask your network people to allow TCP from here to {way}"
         if isinstance(problem, ConnectionRefusedError):
             remedy = "ask whether the coordinator runs, and on which port"
+            if proxy:
+                remedy = "check the proxy's address and port: coordinator.proxy, or https_proxy"
         if " 407" in str(problem):
             remedy = LOGIN
         yield failed("port", f"{way}: {problem.strerror or problem}", remedy)

@@ -18,7 +18,7 @@ from erosion_client.records.ledgers import Release, RoundPlace
 from erosion_client.records.records import Records
 from erosion_common.algorithms.base import TRAIN
 from erosion_common.errors import ErosionError
-from erosion_common.formats.sent_log import AuditEntry, entries_since
+from erosion_common.formats.sent_log import AuditEntry, entries_since, last_number
 from erosion_common.protocol import wire
 from erosion_common.sealed import phases
 from erosion_common.study.privacy import strength_of
@@ -39,6 +39,16 @@ class Recovered:
 def recover(records: Records, coordinator: str, dataset: str, log: Path) -> Recovered:
     """Add what the log has since it was last read. Raises SiteError."""
     read_to = records.log_was_read_to(log)
+    last = last_number(log)
+    if last < read_to or (not last and records.answers.keys()):
+        logger.warning(
+            "%s ends with line %d, and %s knows of more that was sent: the log was restored from an"
+            " older backup, or lost. Put the newer one back; else tell the coordinator, which has"
+            " the hash of a later line. Budgets stay as they are",
+            log,
+            last,
+            records.path,
+        )
     answers: set[Answer] = set()
     releases: list[Release] = []
     sealed: Counter[tuple[RoundPlace, str]] = Counter()

@@ -129,9 +129,8 @@ def lines_of(path: Path) -> Iterator[tuple[str, bool]]:
 def entries_since(log: Path, number: int) -> Iterator[AuditEntry]:
     """Yield the log's lines after that number; all of them where another log was begun since."""
     try:
-        with suppress(ValueError):
-            if AuditEntry.model_validate_json(last_line(log)).number < number:
-                number = 0
+        if last_number(log) < number:
+            number = 0
         files = [*full_files(log), log]
         firsts = [first_number(file) for file in files]
         for file, following in zip(files, [*firsts[1:], None], strict=True):
@@ -145,6 +144,14 @@ def entries_since(log: Path, number: int) -> Iterator[AuditEntry]:
     except OSError as problem:
         remedy = "Check its folder."
         raise SiteError(f"{log} cannot be read: {problem.strerror}", remedy=remedy) from None
+
+
+def last_number(log: Path) -> int:
+    """Return the number of the log's last line; 0 where none can be read."""
+    for file in reversed([*full_files(log), log]):
+        with suppress(OSError, ValueError):
+            return AuditEntry.model_validate_json(last_line(file)).number
+    return 0
 
 
 def first_number(file: Path) -> int | None:

@@ -21,6 +21,7 @@ from pydantic_core import CoreSchema, core_schema
 
 from erosion_common.errors import ErosionError
 from erosion_common.support.files import read_named
+from erosion_common.support.software import software_version
 from erosion_common.support.text import printable
 
 LONGEST_TEXT = 4096  # characters, where a field does not say how many
@@ -257,7 +258,8 @@ def _whole_sentence(model: type[BaseModel], raw: Mapping[str, Any], detail: Any)
         return f"{place.key} is missing; add it"
     if kind == "extra_forbidden":
         near = difflib.get_close_matches(_key(detail["loc"][-1]), place.known_keys, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"known here: {', '.join(place.known_keys)}"
+        known = f"erosion {software_version()} knows {', '.join(place.known_keys)}"
+        hint = f"did you mean {near[0]}?" if near else known
         return f"{place.key} is not a known key; {hint}"
     if kind in ("union_tag_invalid", "union_tag_not_found"):
         key = f"{place.key}.{context['discriminator'].strip(chr(39))}"
@@ -265,6 +267,9 @@ def _whole_sentence(model: type[BaseModel], raw: Mapping[str, Any], detail: Any)
         allowed = f"it must be one of {', '.join(map(repr, tags))}"
         given = f"= {context['tag']!r}" if "tag" in context else "is missing"
         return f"{key} {given}; {allowed}"
+    if kind == "literal_error" and place.key == "format":
+        reads = f"erosion {software_version()} reads {context['expected']}"
+        return f"format = {_shown(value)}; {reads}: use the version that wrote the file"
     if kind in _PLAIN_WORDS:
         message = _PLAIN_WORDS[kind].format(**context)
     else:

@@ -191,7 +191,10 @@ def init_federation(
     try:
         make_private_folder(folder.path)
     except OSError as problem:
-        raise EnrolmentError(f"The folder {folder.path} cannot be made: {problem}.") from None
+        raise EnrolmentError(
+            f"The folder {folder.path} cannot be made: {problem.strerror}",
+            remedy="Name another one with --folder.",
+        ) from None
     authority = certificates.new_authority()
     identity = certificates.issue(authority, place.hosts, days)
     try:
