@@ -7,6 +7,7 @@ other hospitals, nothing is tried out before, and every sum is of four other hos
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
 from erosion_common.algorithms.base import OUTPUT_LAYER, ArmBase, Layout
@@ -78,10 +79,12 @@ def problem_with_values(
         if weight == 0:
             counts[place] = False
     if update is not None:
-        counts &= (update.abs() > NOTHING * update.abs().max()).cpu()
-    found = int(counts.sum())
+        lowest, highest = update.aminmax()  # without a copy of it
+        least = NOTHING * torch.maximum(-lowest, highest)
+        counts &= ((update > least) | (update < -least)).cpu()
+    found = int(counts.count_nonzero())
     if classes > 1 and list(layout)[-1].endswith("bias"):
-        found -= int(counts[own_places([OUTPUT_LAYER], layout)].sum()) // classes
+        found -= int((counts & own_places([OUTPUT_LAYER], layout)).count_nonzero()) // classes
     fewest = FEWEST_VALUES + LENGTHS * measure.needs_lengths
     if found >= fewest:
         return None
