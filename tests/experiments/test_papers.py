@@ -251,7 +251,8 @@ def test_a_page_of_few_cells_leaves_out_what_has_no_figure(name: str) -> None:
 def test_a_cell_is_a_valid_study_with_its_arms(name: str) -> None:
     experiment = EXPERIMENTS[name]
     kinds = {
-        (plan.config.get("study"), plan.config.get("user")): plan for plan in experiment.plans()
+        (str(plan.config.get("study")), plan.config.get("user")): plan
+        for plan in experiment.plans()
     }
     for plan in list(kinds.values())[:7]:
         found = experiment.settings(plan.config)
