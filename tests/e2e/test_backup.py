@@ -10,13 +10,16 @@ import pytest
 import torch
 
 from erosion.simulation.simulator import simulate
+from erosion_client.consent.approvals import account_of
 from erosion_client.finding import Severity
 from erosion_client.preflight.check import check_state
+from erosion_client.records.records import Records
 from erosion_client.site_file import load_site
 from erosion_client.training.hospital import Hospital
-from erosion_common.errors import EnrolmentError, SiteError
+from erosion_common.errors import CheckpointError, EnrolmentError, SiteError
 from erosion_common.program.command_line import main
 from erosion_common.rounds import checkpoint
+from erosion_common.study.study import Study
 from erosion_common.support.network import free_address
 from erosion_server.run.journal import read_journal
 from erosion_server.run.run_folder import RunFolder, write_study
@@ -41,12 +44,12 @@ def tar(which: str, way: str, home: Path, archive: Path) -> None:
     subprocess.run(command, check=True, timeout=PATIENCE)
 
 
-def lay_out(folder: Path, address: str) -> dict[str, Path]:
+def lay_out(folder: Path, address: str, study: Study = STUDY) -> dict[str, Path]:
     """The folders of the systemd units: one home for the coordinator and one for each site."""
     home = folder / "coordinator"
     home.mkdir()
     federation = make_federation(home / "federation", *NAMES)
-    write_study(home / "study.toml", STUDY)
+    write_study(home / "study.toml", study)
     sites = {}
     for name in NAMES:
         (folder / name).mkdir()
@@ -116,3 +119,42 @@ def test_a_deleted_federation_is_restored_and_ends_with_the_same_bits(
     (home / "federation" / "roster.toml").unlink()
     again = ["server", str(home / "study.toml"), "--federation", str(home / "federation")]
     assert main([*again, "--runs", str(tmp_path / "runs")]) == EnrolmentError.exit_code
+
+
+def test_a_coordinator_of_last_week_and_a_lost_log_cost_no_budget_and_no_bit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = small_study(rounds=12, arms={"fedavg": {}})
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    address, live = free_address(), tmp_path / "live"
+    live.mkdir()
+    sites = lay_out(live, address, study)
+    home, older = live / "coordinator", tmp_path / "older"
+    run(live, sites, address, until=3)
+    shutil.copytree(home, older)
+    run(live, sites, address, until=8)
+    resume = ["server", "--resume", str(home / "run"), "--federation", str(home / "federation")]
+    for lost, code in {
+        "run/rounds.jsonl": CheckpointError.exit_code,
+        "federation/coordinator.pem": EnrolmentError.exit_code,
+        "federation/ca.crt": EnrolmentError.exit_code,
+        "federation/federation.toml": EnrolmentError.exit_code,
+    }.items():
+        (home / lost).rename(tmp_path / "aside")
+        assert main([*resume, "--address", address]) == code, lost
+        (tmp_path / "aside").rename(home / lost)
+    shutil.rmtree(home)
+    shutil.copytree(older, home)
+    bob = load_site(sites["bob"])
+    shutil.rmtree(bob.records_folder)
+    run(live, sites, address, until=None)
+    assert "sent.jsonl ends with line 0" in (live / "bob.log").read_text()
+    records = Records.of(bob)
+    used = {budget: used for budget, _, used, _ in account_of(bob, records)}
+    records.close()
+    assert used["rounds"] == 12  # asked about some of them twice
+    hospitals = {name: Hospital(load_site(path)) for name, path in sites.items()}
+    final = simulate(study, hospitals).finals["fedavg"]
+    path = RunFolder(home / "run").checkpoint("fedavg")
+    deployed = checkpoint.load(path, final, arm="fedavg", study_digest=study.digest)
+    assert torch.equal(deployed.params, final.params)
