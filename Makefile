@@ -87,6 +87,8 @@ PARALLEL = --numprocesses $(WORKERS) --dist worksteal
 unit: $(VENV)/installed
 	$(BIN)/pytest $(PARALLEL)
 
+# Hardly any of these waits, and each process takes long to collect them.
+fast: WORKERS := $(shell cores=$$(nproc); echo $$((cores < 4 ? cores : 4)))
 fast: $(VENV)/installed
 	$(BIN)/pytest $(PARALLEL) --quiet --long-until 0
 

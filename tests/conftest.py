@@ -5,6 +5,7 @@ import itertools
 import os
 import signal
 import time
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -75,6 +76,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="TIME",
         help="no long test starts after this time, in seconds since 1970; 0: there are none",
     )
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Import no file that has only long tests, where there are to be none."""
+    path = str(collection_path.relative_to(config.rootpath)) + "/" * collection_path.is_dir()
+    return True if path in LONG and not config.getoption("--long-until") else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
