@@ -234,7 +234,7 @@ def run_testbed(
         own=own,
         weights=weights,
         device=device,
-        fork=True,
+        fork=device == "cpu",  # CUDA was asked whether it is there, and is lost in a fork
     )
 
 
@@ -289,7 +289,7 @@ def deploy(
     the coordinator's too, which speaks on the terminal or to `server_log`. `by_way_of`: what lies
     between the sites and the coordinator; it is given the coordinator's address and gives what the
     sites dial. `fork`: the programs are forked from this process, which saves its imports; only for
-    one without other threads, in which gRPC was not used.
+    one without other threads, in which neither gRPC nor CUDA was used.
     """
     started, data = time.monotonic(), folder.path / DATA
     if study.federation.sealed:
