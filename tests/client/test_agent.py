@@ -90,6 +90,28 @@ def test_expiry_is_told(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptu
     assert [line.partition("(")[2].partition(")")[0] for line in warned] == ["30 days", "29 days"]
 
 
+@pytest.mark.parametrize(("seconds", "named"), [(7200, "2 hours ahead"), (59, None)])
+def test_a_clock_that_differs_is_logged_and_shown(
+    seconds: int, named: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    shown: list[str] = []
+
+    class Watcher:
+        def connected(self, clock: str) -> None:
+            shown.append(clock)
+            agent.stop.set()
+
+    line: Any = BreaksAfterTheWelcome(0)
+    line.welcome = Welcome(ahead=timedelta(seconds=seconds))
+    watchers: Any = [Watcher()]
+    agent = Agent(lambda: line, lambda m, _: m, address="127.0.0.1:9092", watchers=watchers)
+    agent.run()
+    assert (named is not None and named in shown[0]) is bool(shown[0])
+    assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
+        text for text in shown if text
+    ]
+
+
 def test_a_line_that_stood_or_answered_reconnects_now(monkeypatch: pytest.MonkeyPatch) -> None:
     assert longest_pauses(monkeypatch, num_requests=1, times=4) == [FIRST_RETRY_SECONDS] * 4
     monkeypatch.setattr(agent_module, "STEADY_SECONDS", 0.0)

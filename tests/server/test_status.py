@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from erosion_client.connection.site_link import wrong_clock
 from erosion_client.records.audit_log import AuditLog, SiteObservers
 from erosion_common.errors import EnrolmentError, RunError
 from erosion_common.program.command_line import main
@@ -238,6 +239,10 @@ def test_a_site_is_well_only_while_it_is_connected(
         site.connected()
         site._sign._write()
         assert level_of(tmp_path, capsys) == (0, "")
+        site.connected(wrong_clock(timedelta(days=-3)))
+        site._sign._write()
+        code, problems = level_of(tmp_path, capsys)
+        assert (code, "3 days behind" in problems) == (1, True)
         site.disconnected("unreachable")
         site._sign._write()
         assert "unreachable" in level_of(tmp_path, capsys)[1]
