@@ -145,7 +145,9 @@ class _Programs(list[_Program]):
         lifeline = self._lifeline if self._fork else None
         given = [*arguments, "--until-stdin-closes"]
         with _starting():
-            process = multiprocessing.get_context("fork" if self._fork else "forkserver").Process(
+            fork = multiprocessing.get_context("fork").Process
+            ask_server = multiprocessing.get_context("forkserver").Process
+            process = (fork if self._fork else ask_server)(
                 target=_become, args=(name, given, environment, [self._stdin, *outputs], lifeline)
             )
             process.start()

@@ -83,7 +83,7 @@ def plans() -> list[CellPlan]:
     points = ({"user": user, "split": split} for split in SPLITS for user in _users())
     ours = planned("{user}-split{split}", points, arms=ARMS, folds=FOLDS, version=2)
     points = ({"user": user, "seed": seed} for seed in PERSONAL_SEEDS for user in _users())
-    same = {"kind": AS_PERSONAL, "arms": PERSONAL_ARMS, "study": PERSONAL_STUDY, "version": 1}
+    same: Any = {"kind": AS_PERSONAL, "arms": PERSONAL_ARMS, "study": PERSONAL_STUDY, "version": 1}
     personal = planned("personal-{user}-seed{seed}", points, **same)
     return [*ours, *personal, *fed_heart_published.plans()]
 

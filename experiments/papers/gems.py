@@ -82,13 +82,11 @@ def plans() -> Sequence[CellPlan]:
     cells = [_plan(MAJORITY, "mnist", [], (), 0, parts=["majority"])]
     for trial in range(TRIALS):
         for model, hidden in HIDDEN["mnist"].items():
-            name = f"mnist-{model}-{{}}-trial{trial}".format
-            cells.append(_plan(name("global"), "mnist", hidden, (), trial, parts=both, variants={}))
+            of = f"mnist-{model}-{{}}-trial{trial}".format
+            cells.append(_plan(of("global"), "mnist", hidden, (), trial, parts=both, variants={}))
             for k in NODES:
                 variants = {str(k): _variants("mnist", model, k)}
-                plan = _plan(
-                    name(f"k{k}"), "mnist", hidden, (k,), trial, parts=[], variants=variants
-                )
+                plan = _plan(of(f"k{k}"), "mnist", hidden, (k,), trial, parts=[], variants=variants)
                 cells.append(plan)
         for dataset in EPSILON:
             for model, hidden in HIDDEN[dataset].items():

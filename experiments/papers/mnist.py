@@ -107,8 +107,10 @@ def fewer_plans() -> list[CellPlan]:
             paced = changes[f"p{PACED}"]
             changes |= {name: {**paced, "layer_weights": of} for name, of in LAYERS.items()}
         plain: Sequence[Scheme] = ("local", "fedavg")
-        every = [(scheme, shares, {}) for scheme in plain]
-        every += [(_WE, f"{shares}-{name}", change) for name, change in changes.items()]
+        every: list[tuple[Scheme, str, Mapping[str, Any]]] = [
+            *((scheme, shares, {}) for scheme in plain),
+            *((_WE, f"{shares}-{name}", change) for name, change in changes.items()),
+        ]
         for scheme, name, change in every:
             like = _plan("C", 10, scheme)
             arm = {**like.config["arm"], **change}

@@ -9,7 +9,7 @@ at once as the coordinates of one vector, which the rules never mix. The rules u
 of the N collaborators: one peer with noise sigma / sqrt(N). The rules are this program's.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import sqrt
 from pathlib import Path
@@ -113,11 +113,12 @@ def plans(constants: Constants | None = None) -> list[CellPlan]:
         config = {**base, "rule": "bc", "figure": CURVATURE, "curvature": times * base["a"]}
         found.append(CellPlan(f"curvature-bc-{times:g}a", config, int(base["rounds"])))
     step = base["eta"] * base["a"]
-    for name, changes in (
-        ("nonconvex", {"waves": True}),
-        ("relaxed", {"relaxed": 0.5 / step}),  # more than 2 / step, and nothing comes to rest
-        ("decreasing", {"schedule": "inverse_sqrt"}),
-    ):
+    beyond: Mapping[str, Mapping[str, Any]] = {
+        "nonconvex": {"waves": True},
+        "relaxed": {"relaxed": 0.5 / step},  # more than 2 / step, and nothing comes to rest
+        "decreasing": {"schedule": "inverse_sqrt"},
+    }
+    for name, changes in beyond.items():
         found += [plan(BEYOND, rule, name, **changes) for rule in RULES]
     return found
 

@@ -70,7 +70,7 @@ def plans() -> list[CellPlan]:
     """
     every = [(split, seed) for split in SPLITS for seed in (AUTHORS_SEED, *SEEDS)]
     plain = [_plan(mode, *each, RATES[mode]) for mode in MODES for each in every]
-    eroding = {"weight_erosion": RATES["corrected"]["weight_erosion"]}
+    eroding: Mapping[Scheme, float] = {"weight_erosion": RATES["corrected"]["weight_erosion"]}
     return plain + [_plan("cone", split, seed, eroding) for split in SPLITS for seed in SEEDS]
 
 

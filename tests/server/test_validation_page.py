@@ -120,8 +120,10 @@ def test_only_hospitals_without_part_in_training_are_in_the_mean() -> None:
 
 
 def test_the_interval_of_a_single_hospital_is_drawn_whole() -> None:
-    wide = {"calibration_slope": Estimate(value=0.96, low=0.45, high=1.62)}
-    model = ModelFigures(model="fedavg", event="ill", num_patients=100, estimates=wide)
+    wide = Estimate(value=0.96, low=0.45, high=1.62)
+    model = ModelFigures(
+        model="fedavg", event="ill", num_patients=100, estimates={"calibration_slope": wide}
+    )
     alone = validated("trained").model_copy(update={"models": (model,)})
     run = with_validation({"alike": alone})
     drawn = {

@@ -306,8 +306,8 @@ def _groups(run: RunData, found: Performance) -> list[Row]:
         tested = "too few" if group.num_patients is None else str(group.num_patients)
         at = None if group.num_patients is None else reference
         drawn = charts.strip(group.discrimination, span, at)
-        each = map(estimate_cell, (group.discrimination, group.gap, group.calibration))
-        rows.append((f"{group.column}: {group.group}", tested, drawn, *each))
+        figures = map(estimate_cell, (group.discrimination, group.gap, group.calibration))
+        rows.append((f"{group.column}: {group.group}", tested, drawn, *figures))
     return rows
 
 
