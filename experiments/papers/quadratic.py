@@ -118,8 +118,8 @@ def plans(constants: Constants | None = None) -> list[CellPlan]:
         "relaxed": {"relaxed": 0.5 / step},  # more than 2 / step, and nothing comes to rest
         "decreasing": {"schedule": "inverse_sqrt"},
     }
-    for name, changes in beyond.items():
-        found += [plan(BEYOND, rule, name, **changes) for rule in RULES]
+    for name, further in beyond.items():
+        found += [plan(BEYOND, rule, name, **further) for rule in RULES]
     return found
 
 
