@@ -1,7 +1,9 @@
 """A site's approvals, budgets and its one answer to each question."""
 
 import hashlib
+import itertools
 import json
+import sqlite3
 from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +26,7 @@ from erosion_client.consent.approvals import (
 from erosion_client.consent.consent import Consent
 from erosion_client.consent.review import review
 from erosion_client.records.account import dataset_of, site_secret
-from erosion_client.records.answers import Answer
+from erosion_client.records.answers import Answer, Used
 from erosion_client.records.records import FILE_NAME, Records
 from erosion_client.site_file import Budget, Site, load_site
 from erosion_client.training import limits as limits_module
@@ -404,6 +406,36 @@ def test_a_round_of_several_messages_counts_once(tmp_path: Path, records: Record
     assert records.answers.used(("c", dataset)).runs == 1
     with raises(Refusal, "2 rounds", "budget.rounds = 2"):
         consent.authorise(replace(request(two_arms, 2), arm="fedlin", step="gradient"))
+
+
+def test_an_answer_costs_the_same_however_many_runs_there_were(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counted in steps of SQLite's machine."""
+    opened, connect = [], sqlite3.connect
+
+    def noted(*given: Any, **more: Any) -> sqlite3.Connection:
+        opened.append(connect(*given, **more))
+        return opened[-1]
+
+    monkeypatch.setattr(sqlite3, "connect", noted)
+    records, asked = Records(None, "b"), study(rounds=2)
+    budget = {"rounds": 10**4, "runs_per_study": 10**4, "evaluations": 10**4}
+    approve(records, asked)
+    consent = Consent(site(tmp_path, budget=budget), records, "c")
+
+    def steps_of_a_second_round(run: int) -> int:
+        steps = itertools.count()
+        consent.authorise(request(asked, 1, run=f"r{run}"))
+        opened[-1].set_progress_handler(lambda: next(steps) and 0, 1)
+        consent.authorise(request(asked, 2, run=f"r{run}"))
+        opened[-1].set_progress_handler(None, 1)
+        return next(steps)
+
+    costs = [steps_of_a_second_round(run) for run in range(300)]
+    assert costs[299] <= 1.1 * costs[1]
+    (key,) = records.answers.pairs()
+    assert records.answers.used(key) == Used(studies=1, runs=300, rounds=600, evaluations=0)
 
 
 def test_runs_are_counted_for_each_user(tmp_path: Path, records: Records) -> None:

@@ -158,8 +158,10 @@ def no_run_left(
 
     `key`: the coordinator and the data set; `run`: one that may be known already.
     """
+    if records.answers.has_run(key, digest, run):
+        return None
     runs, most = records.answers.runs(key, digest), site.budget.runs_per_study
-    if run in runs or len(runs) < most:
+    if len(runs) < most:
         return None
     entry = records.studies.get(digest)
     own = None if entry is None else study_of(entry)

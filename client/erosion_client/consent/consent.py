@@ -92,7 +92,7 @@ class Consent:
     def check_run(self, study: Study, run: str | None) -> None:
         """Check the same before a run begins, and that the budgets cover all of it."""
         approved = self.check(study)
-        if run is None or run in self._records.answers.runs(self._key, approved):
+        if run is None or self._records.answers.has_run(self._key, approved, run):
             return
         self._refuse(no_run_left(self._site, self._records, self._key, approved, run))
         used = self._records.answers.used(self._key)

@@ -188,6 +188,7 @@ class AnswerTable(RecordsTable):
             self._file.execute(
                 f"update answers set study = ? where {which}", (study, variant, study)
             )
+            self._file.execute("delete from totals")
             self._file.execute("delete from used")
             self._file.execute(
                 "insert into used select coordinator, dataset, study, run,"
@@ -273,18 +274,26 @@ class AnswerTable(RecordsTable):
         )
         return [str(run) for (run,) in rows]
 
+    def has_run(self, key: Key, study: str, run: str) -> bool:
+        """Return whether that run of the study was answered."""
+        found = self._file.execute(
+            "select 1 from used where coordinator = ? and dataset = ? and study = ? and run = ?",
+            (*key, study, run),
+        )
+        return bool(found)
+
     def used(self, key: Key) -> Used:
         """Return what one coordinator has used up on one data set."""
-        ((studies, runs, rounds, evaluations),) = self._file.execute(
-            "select count(distinct study), count(*), coalesce(sum(rounds), 0),"
-            " coalesce(sum(evaluations), 0) from used where coordinator = ? and dataset = ?",
+        found = self._file.execute(
+            "select studies, runs, rounds, evaluations from totals where coordinator = ?"
+            " and dataset = ?",
             key,
         )
-        return Used(studies, runs, rounds, evaluations)
+        return Used(*found[0]) if found else Used(0, 0, 0, 0)
 
     def pairs(self) -> list[tuple[str, str]]:
         """Return every coordinator with every data set that it received answers about."""
-        return self._file.execute("select distinct coordinator, dataset from used order by 1, 2")
+        return self._file.execute("select coordinator, dataset from totals order by 1, 2")
 
 
 def place(step: str, exchange: int) -> str:

@@ -53,6 +53,32 @@ create trigger count_answer after insert on answers begin
   ) on conflict do update set
     rounds = rounds + excluded.rounds, evaluations = evaluations + excluded.evaluations;
 end;
+create table totals (
+  coordinator text not null,
+  dataset text not null,
+  studies integer not null,
+  runs integer not null,
+  rounds integer not null,
+  evaluations integer not null,
+  primary key (coordinator, dataset)
+);
+create trigger count_run after insert on used begin
+  insert into totals values (new.coordinator, new.dataset, 1, 1, new.rounds, new.evaluations)
+  on conflict do update set
+    studies = studies + (1 = (
+      select count(*) from used where coordinator = new.coordinator and dataset = new.dataset
+      and study = new.study
+    )),
+    runs = runs + 1,
+    rounds = rounds + excluded.rounds,
+    evaluations = evaluations + excluded.evaluations;
+end;
+create trigger count_more after update on used begin
+  update totals set
+    rounds = rounds + new.rounds - old.rounds,
+    evaluations = evaluations + new.evaluations - old.evaluations
+  where coordinator = new.coordinator and dataset = new.dataset;
+end;
 create table contracts (
   coordinator text not null,
   dataset text not null,
