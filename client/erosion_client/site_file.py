@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from erosion_client.dataset.sources import AnySource
-from erosion_client.records.account import state_folder
+from erosion_client.records.account import claim, state_folder
 from erosion_common.errors import SiteError
 from erosion_common.formats.sent_log import LEAST_KEEP_DAYS
 from erosion_common.learning.pretrained import FOLDER
@@ -433,6 +433,17 @@ def load_site(path: Path) -> Site:
     site = validate(Site, raw, f"Site file {path}", SiteError)
     with _homes_known(path):
         return _beside(site, path.resolve().parent)
+
+
+def load_with_account(path: Path) -> Site:
+    """Read a site file, and note where its data have their account. Raises SiteError."""
+    site = load_site(path)
+    try:
+        claim(site)
+    except SiteError:  # another program of the hospital began it meanwhile: now it is known
+        site = load_site(path)
+        claim(site)
+    return site
 
 
 def load_app_site(path: Path) -> AppSite:

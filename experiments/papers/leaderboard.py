@@ -27,6 +27,7 @@ from experiments.papers.rules import (
     shipped_settings,
     test_share,
 )
+from experiments.program import run_program
 from experiments.tables import MARKS, Values, comparison_table, comparisons, figures_of, intervals
 
 BASE = "base rate"
@@ -168,5 +169,10 @@ def draw(results: Path = RESULTS) -> Page:
     )
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Print the page."""
     print(draw().text, end="")
+
+
+if __name__ == "__main__":
+    run_program(main)

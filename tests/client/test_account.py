@@ -10,6 +10,7 @@ import pytest
 import torch
 from flwr.app import Message
 
+from erosion_client import site_file
 from erosion_client.consent.consent import Consent
 from erosion_client.finding import Severity
 from erosion_client.preflight.check import check_state
@@ -19,7 +20,7 @@ from erosion_client.records.audit_log import AuditLog
 from erosion_client.records.ledgers import Release
 from erosion_client.records.records import FILE_NAME, Records
 from erosion_client.records.recovery import recover
-from erosion_client.site_file import Site, load_site
+from erosion_client.site_file import Site, load_site, load_with_account
 from erosion_client.training.limits import needs_of
 from erosion_common.errors import Refusal, SiteError
 from erosion_common.formats.sent_log import full_files
@@ -86,6 +87,20 @@ def test_a_second_kit_for_the_same_patients_has_the_same_budget(tmp_path: Path) 
     other = load_site(kit(tmp_path / "third", table(tmp_path / "data"), "south"))
     claim(other)
     assert paid(other) == 0, "another hospital's"
+
+
+def test_an_account_that_another_program_begins_meanwhile_is_shared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = table(tmp_path / "data")
+    second = kit(tmp_path / "second", data)
+    early = load_site(second)
+    first = load_with_account(kit(tmp_path / "first", data))
+    reads = iter([early])
+    monkeypatch.setattr(site_file, "load_site", lambda path: next(reads, None) or load_site(path))
+    shared = load_with_account(second)
+    assert shared.consent_folder != early.consent_folder
+    assert shared.consent_folder.samefile(first.consent_folder)
 
 
 @pytest.mark.parametrize(

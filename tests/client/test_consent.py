@@ -412,7 +412,8 @@ def test_an_answer_costs_the_same_however_many_runs_there_were(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Counted in steps of SQLite's machine."""
-    opened, connect = [], sqlite3.connect
+    connect = sqlite3.connect
+    opened: list[sqlite3.Connection] = []
 
     def noted(*given: Any, **more: Any) -> sqlite3.Connection:
         opened.append(connect(*given, **more))

@@ -149,7 +149,7 @@ def test_killed_in_several_legs_with_absences_a_sealed_run_is_the_plain_one(tmp_
         }
         assert shown == {
             TRAIN: {"update": [0]},
-            f"{TRAIN}.{DISTANCE}": {"sealed_distance": [768]},
+            f"{TRAIN}.{DISTANCE}": {"sealed_distance": [384]},
             f"{TRAIN}.{MASKED}": {"words": [22]},
             f"{TRAIN}.{UNMASK}": {},
         }

@@ -48,7 +48,7 @@ def test_the_constants_are_the_authors() -> None:
 
 def test_further_cells_differ_from_the_paper_s_in_one_thing() -> None:
     by_name = {plan.name: plan.config for plan in mnist.plans()}
-    assert len(by_name) == 84 + 28 + 7 + 3 * 5
+    assert len(by_name) == 84 + 28 + 7 + 3 * 5 + 13
     published, unit = by_name["D-50-weight_erosion"], by_name["D-50-weight_erosion-default-unit"]
     assert published["arm"] == {**unit["arm"], "size_unit": "batches", "batch_size": 32}
     assert {**published, "arm": None} == {**unit, "arm": None}

@@ -106,9 +106,8 @@ def _run_review(options: argparse.Namespace) -> int:
             too_many_approved,
         )
         from erosion_client.consent.review import review
-        from erosion_client.records.account import claim
         from erosion_client.records.records import Records
-        from erosion_client.site_file import load_site
+        from erosion_client.site_file import load_with_account
         from erosion_client.training.limits import allow_only_these
         from erosion_common.errors import StudyError
         from erosion_common.study.study import load_study, study_from_json
@@ -117,9 +116,8 @@ def _run_review(options: argparse.Namespace) -> int:
         said = [name for name in ("approve", "decline", "by") if getattr(options, name)]
         if said:
             raise StudyError(f"--{said[0]} of which study? Give its digest, or --study FILE.")
-    site = load_site(options.site)
+    site = load_with_account(options.site)
     allow_only_these(site.limits)
-    claim(site)
     records = Records.of(site)
     try:
         if options.study is None and options.digest is None:

@@ -22,7 +22,7 @@ from erosion_client.records.account import claim, dataset_of, place_of, site_sec
 from erosion_client.records.audit_log import AuditLog, SiteObservers
 from erosion_client.records.records import Records
 from erosion_client.records.recovery import recover
-from erosion_client.site_file import AppSite, Site, load_site
+from erosion_client.site_file import AppSite, Site, load_site, load_with_account
 from erosion_client.training.hospital import Hospital
 from erosion_client.training.limits import allow_only_these
 from erosion_common.algorithms import REGISTRY, load_method, steps_of
@@ -349,7 +349,7 @@ def _check_together(paths: Sequence[Path]) -> None:
                 remedy=f"Write account = '{name}' under [compute] in {path}.",
             )
     for path in paths:
-        claim(load_site(path))
+        load_with_account(path)
 
 
 def serve(
@@ -364,9 +364,8 @@ def serve(
     `turn`: held for every answer.
     """
     version = version_of(path)  # before reading: what changes meanwhile is newer
-    site = load_site(path)
+    site = load_with_account(path)
     line = credentials_for(site.coordinator)
-    claim(site)
     secret, records = site_secret(site.consent_folder), Records.of(site)
     running = RunningSite(path, site, records, secret=secret, version=version, turn=turn)
     with (
