@@ -172,9 +172,9 @@ def few_for_inputs(task: Task, num_events: int, how_exact: str = "") -> str:
     if num_events >= FEWEST_PER_INPUT * inputs:
         return ""
     return (
-        f"{how_exact}{num_events} patients {task.group_word} for {inputs} inputs of the model; a rule"
-        f" of thumb asks for {FEWEST_PER_INPUT} an input. Trained on them alone, the model would"
-        " learn chance. Fewer columns, categories, knots or interactions help"
+        f"{how_exact}{num_events} patients {task.group_word} for {inputs} inputs of the model; a"
+        f" rule of thumb asks for {FEWEST_PER_INPUT} an input. Trained on them alone, the model"
+        " would learn chance. Fewer columns, categories, knots or interactions help"
     )
 
 

@@ -352,7 +352,8 @@ def _effects(run: RunData, found: Performance) -> dict[str, Any]:
         deviation = deviations.get(each.column)
         if each.category is not None or not deviation:
             return ""
-        return f"per {deviation:.2g} {run.units.get(each.column, '')}".strip()
+        rounded = float(f"{deviation:.2g}")  # 360, not 3.6e+02
+        return f"per {rounded:g} {run.units.get(each.column, '')}".strip()
 
     every = []
     for each in told[:MOST_COLUMNS_SHOWN]:
@@ -363,6 +364,7 @@ def _effects(run: RunData, found: Performance) -> dict[str, Any]:
     reach = max((abs(log(max(end, 1e-9))) if is_ratio else abs(end) for end in ends), default=1.0)
     reach = max(1e-9, min(reach, LARGEST_LOG_RATIO) if is_ratio else reach)
     span = (exp(-reach), exp(reach)) if is_ratio else (-reach, reach)
+    has_alone = any(alone is not None for *_, alone in every)
     rows: list[Row] = []
     for each, own, alone in every:
         name = each.column if each.category is None else f"{each.column}: {each.category}"
@@ -370,12 +372,13 @@ def _effects(run: RunData, found: Performance) -> dict[str, Any]:
         cell = estimate_cell(own)
         own_cell = cell if has_interval else Cell(cell.value)
         label = Cell(name, moved) if (moved := per(each)) else name
-        rows.append((label, own_cell, estimate_cell(alone), drawn))
+        rows.append((label, own_cell, *([estimate_cell(alone)] if has_alone else []), drawn))
+    of_user = [f"{run.shown(run.result.user)} alone"] if has_alone else []
     return {
         "effects": rows,
         "curved": [each.column for each in found.coefficients if each.category == "curve 1"],
         "effect_caption": f"{what}s of {found.shown}, per standard deviation or category",
-        "effect_headings": ("Column", what, f"{run.shown(run.result.user)} alone", "Plot"),
+        "effect_headings": ("Column", what, *of_user, "Plot"),
         "effects_from": "errors" if has_errors else "folds" if has_interval else "",
     }
 
