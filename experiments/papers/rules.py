@@ -71,7 +71,7 @@ CONFIRMED: Arms = {**EXPLORED, RECOMMENDED: RECOMMENDED_ARM}
 FINISH: Mapping[str, Any] = {"finish": "evidence"}
 # What came later has cells of its own, on the same splits.
 PERSONAL = ("pfedme", "per_fedavg", "fedala", "fedamp", "ifca", "waffle")
-SPLIT_MODELS = ("fedper", "fedrep", "lg_fedavg", "fedbn")  # of networks, whose local arm is here
+SPLIT_MODELS = ("fedper", "fedrep", "lg_fedavg", "fedbn")  # compared with a network trained locally
 LATER: Arms = {
     **{name: {} for name in PERSONAL},
     RECOMMENDED: RECOMMENDED_ARM,

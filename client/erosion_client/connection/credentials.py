@@ -183,7 +183,7 @@ class Credentials:
         return SiteLink(self.address, tls=self.tls, proxy=self.proxy, look_into=self.look_into)
 
     def look_into(self) -> str:
-        """Say why TLS was not agreed, as far as another handshake shows it."""
+        """Return why the TLS handshake failed, as far as a second one shows it; else ""."""
         return why_not_agreed(self, shake_hands(self, LOOK_INTO_SECONDS))
 
 
@@ -224,12 +224,12 @@ LOOK_INTO_SECONDS = 10.0
 class Handshake(NamedTuple):
     """What Python's TLS saw of the other side, which gRPC does not say."""
 
-    certificate: x509.Certificate | None = None  # that it showed; nobody vouched for it
+    certificate: x509.Certificate | None = None  # that it showed; not verified
     was_ended: bool = False  # as soon as it had seen this site's certificate
 
 
 def shake_hands(credentials: Credentials, seconds: float) -> Handshake:
-    """Open a connection, look at it, and close it. Nothing is sent, and nothing trusted."""
+    """Open a TLS connection and close it again; nothing is sent, and the peer is not verified."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.set_alpn_protocols(["h2"])
@@ -247,7 +247,7 @@ def shake_hands(credentials: Credentials, seconds: float) -> Handshake:
 
 
 def why_not_agreed(credentials: Credentials, seen: Handshake) -> str:
-    """Say whose clock is off by how much, or that the key is a stranger's; "" for neither."""
+    """Return which clock is wrong and by how much, or that the authorities differ; else ""."""
     if credentials.tls is None or credentials.files is None or seen.certificate is None:
         return ""
     root, own = certificate_in(credentials.tls.root), certificate_in(credentials.tls.certificate)
@@ -255,23 +255,28 @@ def why_not_agreed(credentials: Credentials, seen: Handshake) -> str:
     here = f"and it is {now:%Y-%m-%d %H:%M} UTC by this machine's clock"
     for what, each in (("the certificate shown", shown), ("this site's certificate", own)):
         begins, ends = each.not_valid_before_utc, each.not_valid_after_utc
-        valid = f"is valid from {begins:%Y-%m-%d} to {ends:%Y-%m-%d}"
         if not begins <= now < ends:
-            early, late = (
-                f"{expiry.span(begins - now)} too early",
-                f"{expiry.span(now - ends)} too late",
+            off = f"{expiry.span(now - ends)} too late"
+            if now < begins:
+                off = f"{expiry.span(begins - now)} too early"
+            return (
+                f"{what} is valid from {begins:%Y-%m-%d} to {ends:%Y-%m-%d}, {here}, {off}:"
+                " set the clock by NTP, or have the certificate renewed"
             )
-            off = early if now < begins else late
-            return f"{what} {valid}, {here}, {off}: set the clock by NTP, or have it renewed"
     if not (seen.was_ended and is_issued_by(shown, root)):
         return ""
     if not is_issued_by(own, root):
-        return "this site's certificate is of another authority than the coordinator's"
+        return (
+            "this site's certificate is of another authority than the coordinator's: ask for a kit"
+            " of this federation"
+        )
     # Of the same authority, and refused: only the time can be the reason.
+    ahead = expiry.span(own.not_valid_after_utc - now)
+    behind = expiry.span(now - own.not_valid_before_utc)
     return (
-        f"this site's certificate {valid}, {here}, but not by the coordinator's: that is"
-        f" {expiry.span(ends - now)} ahead of this one, or {expiry.span(now - begins)} behind, or"
-        " more; set the one that is wrong by NTP"
+        f"this site's certificate is valid, {here}, but not by the coordinator's: that clock is at"
+        f" least {ahead} ahead of this one, or at least {behind} behind; set the one that is wrong"
+        " by NTP"
     )
 
 

@@ -319,7 +319,7 @@ def _estimates(predicted: Predicted) -> dict[EstimateName, Estimate]:
     truth, weights = _stacked(predicted)
     slope = fitted(np.column_stack([ones, logits.ravel()]), truth, weights)[:, 1]
     areas = predicted.auroc()
-    # There is none where all predictions are equal, or tell the outcomes apart without a fault.
+    # There is none where all predictions are equal, or separate the outcomes perfectly.
     has_slope = (np.abs(slope) < STEEPEST) & (areas > 0)[: len(slope)] & (areas < 1)[: len(slope)]
     has_slope &= np.ptp(logits) > SMALLEST
     large = fitted(ones[:, None], truth, weights, offset=logits.ravel())[:, 0]

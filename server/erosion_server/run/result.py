@@ -302,7 +302,7 @@ def near_the_line(comparison: Comparison, p_by_round: PBand = None) -> str:
         low, high = (p_value_text(p, comparison.level) for p in p_by_round)
         return (
             f"Near the line: by the models of the last {LAST_ROUNDS} rounds, each trained in"
-            f" another order of patients, p is about {low} to {high}."
+            f" another order of patients, p ranges from {low} to {high}."
         )
     if not comparison.is_near:
         return ""
