@@ -117,7 +117,7 @@ def is_fine(values: Integers) -> bool:
 
 
 def answer(question: Question, values: Integers) -> Whole:
-    """Return Enc(2 |v|^2 - 4 <u, v>): a square, so also of a crafted question 63 bits are read."""
+    """Return Enc(2 |v|^2 - 4 <u, v>): a square, so a crafted question reads 63 bits at most."""
     n = question.key.n
     inner = product_of_powers(question.sealed_own, (-2 * values).tolist(), n)
     square = sum(value * value for value in values.tolist())
