@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Literal, overload
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -35,8 +35,8 @@ _COMMA = re.compile(r"[+-]?\d+,\d+(?:[eE][+-]?\d+)?")
 _BY_POINT = re.compile(r"[+-]?[1-9]\d{0,2}(?:\.\d{3})+")
 BOTH_MARKS = re.compile(r"[+-]?\d{1,3}(?:\.\d{3})+,\d+")  # 1.234,5
 _HUNDREDS = re.compile(r"[+-]?[1-9]\d{2}")
-_WHOLE = "^-?[0-9]{1,40}$"
-WITH_POINT = r"^-?[0-9]{1,40}(\.[0-9]{1,40})?$"
+_PLAIN = r"^[+-]?([0-9]{1,40}(\.[0-9]{0,40})?|\.[0-9]{1,40})([eE][+-]?[0-9]{1,3})?$"
+_AT_ONCE = 4096  # texts
 _GROUPED = re.compile(r"[+-]?[1-9]\d{0,2}(?:,\d{3})+")  # 1,234 may be a thousand or 1.234
 
 
@@ -233,105 +233,108 @@ def _number_parser(feature: NumberFeature, marks: NumberMarks, unit: UnitChange 
 
 
 def plain_numbers(
-    texts: Sequence[str],
-    feature: NumberFeature,
-    marks: NumberMarks = PLAIN_MARKS,
-    unit: UnitChange | None = None,
+    numbers: NDArray[np.float64], feature: NumberFeature, unit: UnitChange | None = None
 ) -> NDArray[np.float64]:
-    """Return what `feature_parser` makes of plain numbers, in one go; NaN for all other texts."""
-    plain = WITH_POINT if marks.decimal == "." and marks.thousands != "." else _WHOLE
-    values = numbers_in(texts, plain)
-    if unit is not None:
-        values = values * unit.factor + unit.offset
+    """Return what `feature_parser` makes of plain numbers (n,), in one go; NaN for faulty ones."""
+    values = numbers.copy() if unit is None else numbers * unit.factor + unit.offset
     low, high = feature.range or (-np.inf, np.inf)
     values[~((np.abs(values) <= LARGEST_NUMBER) & (low <= values) & (values <= high))] = np.nan
     return values
 
 
-class NumberTexts(Sequence[str]):
-    """A source's own distinct numbers as texts, "" where missing: made where they are looked at."""
+class ArrowTexts(Sequence[str]):
+    """Distinct numbers or texts of Arrow, as texts: made only where they are looked at."""
 
     def __init__(self, values: pa.Array) -> None:
-        """`values`: distinct, of a type of numbers, and at most one is null."""
+        """`values`: numbers, of which one may be null, a missing one; or texts."""
         self._values = values
-        gaps = np.from_dlpack(pc.indices_nonzero(values.is_null()))
-        self._gap = int(gaps[0]) if len(gaps) else None
+        self.are_numbers = not pa.types.is_large_string(values.type)
 
     def __len__(self) -> int:
         return len(self._values)
 
     def __iter__(self) -> Iterator[str]:
-        return (text or "" for text in self.in_arrow().to_pylist())
+        for start in range(0, len(self), _AT_ONCE):
+            part = self._values[start : start + _AT_ONCE].cast(pa.large_string())
+            yield from (text or "" for text in part.to_pylist())
 
-    @overload
-    def __getitem__(self, index: int) -> str: ...
-    @overload
-    def __getitem__(self, index: slice) -> "NumberTexts": ...
-    def __getitem__(self, index: int | slice) -> "str | NumberTexts":
-        if isinstance(index, slice):
-            return NumberTexts(self._values[index])
-        index = range(len(self))[index]
-        return next(iter(NumberTexts(self._values.slice(index, 1))))
+    def __getitem__(self, index: Any) -> Any:
+        return self._texts[index]
 
-    def __contains__(self, text: object) -> bool:
-        return self._gap is not None if text == "" else text in self._known
-
-    def index(self, value: str, start: int = 0, stop: int | None = None) -> int:
-        """Return where a text is. Raises ValueError where it is not."""
-        if value == "" and self._gap is not None:
-            return self._gap
-        return list(self).index(value)
-
-    def take(self, places: NDArray[np.int64]) -> "NumberTexts":
+    def take(self, places: NDArray[np.int64]) -> "ArrowTexts":
         """Return some of them."""
-        return NumberTexts(self._values.take(_in_arrow(places)))
+        places = np.ascontiguousarray(places, dtype=np.int64)
+        taken = pa.Int64Array.from_buffers(pa.int64(), len(places), [None, pa.py_buffer(places)])
+        return ArrowTexts(self._values.take(taken))
 
-    def in_arrow(self) -> pa.LargeStringArray:
-        """Return the texts, null where missing."""
-        return self._values.cast(pa.large_string())
+    @property
+    def missing(self) -> int:
+        """Index of the text "", or -1."""
+        if self.are_numbers:
+            gaps = np.from_dlpack(pc.indices_nonzero(self._values.is_null()))
+        else:
+            gaps = np.flatnonzero(self.sizes == 0)
+        return int(gaps[0]) if len(gaps) else -1
 
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """Bytes of each text: (n,)."""
+        sizes: NDArray[np.int64] = np.diff(_ends(self._values))
+        return sizes
+
+    @cached_property
     def numbers(self) -> NDArray[np.float64]:
-        """Return what the texts say as finite numbers; NaN for all others: (n,)."""
+        """What the texts say as finite numbers, NaN for all others: (n,)."""
         kind = self._values.type
         if not (pa.types.is_integer(kind) or pa.types.is_float64(kind)):
-            return _read(self.in_arrow(), WITH_POINT)  # 0.1 in 32 bits is not 0.1
+            return _read(self._values.cast(pa.large_string()))  # 0.1 in 32 bits is not 0.1
         values = self._values.cast(pa.float64(), safe=False)
         start, stop = values.offset, values.offset + len(values)
         found = np.frombuffer(values.buffers()[1], dtype=np.float64)[start:stop].copy()
         found[~np.isfinite(found)] = np.nan
-        if self._gap is not None:
-            found[self._gap] = np.nan
+        if (missing := self.missing) >= 0:
+            found[missing] = np.nan
         return found
 
     @cached_property
-    def _known(self) -> frozenset[str]:
-        return frozenset(self)
+    def _texts(self) -> tuple[str, ...]:
+        return tuple(self)
 
 
-def _in_arrow(places: NDArray[np.int64]) -> pa.Int64Array:
-    places = np.ascontiguousarray(places, dtype=np.int64)
-    return pa.Int64Array.from_buffers(pa.int64(), len(places), [None, pa.py_buffer(places)])
+def _ends(texts: pa.LargeStringArray) -> NDArray[np.int64]:
+    bounds = texts.buffers()[1]
+    return np.frombuffer(bounds, dtype=np.int64)[texts.offset : texts.offset + len(texts) + 1]
 
 
-def numbers_in(texts: Sequence[str], plain: str = WITH_POINT) -> NDArray[np.float64]:
-    """Return the numbers of texts (n,) that fit a pattern of ASCII digits, in one go; else NaN.
+def trimmed(texts: pa.LargeStringArray) -> tuple[pa.LargeStringArray, bool]:
+    """Return texts without spaces around, "" for null, and whether any is another one now."""
+    stripped = pc.utf8_trim_whitespace(texts)
+    _, *buffers = stripped.buffers()  # without those that are null; `fill_null` imports pandas
+    found = pa.LargeStringArray.from_buffers(len(stripped), *buffers, None, -1, stripped.offset)
+    is_changed = texts.null_count or np.ptp(_ends(texts)[[0, -1]]) != np.ptp(_ends(found)[[0, -1]])
+    return found, bool(is_changed)
+
+
+def numbers_in(texts: Sequence[str]) -> NDArray[np.float64]:
+    """Return the numbers of texts (n,), of ASCII digits with a point, in one go; else NaN.
 
     Of a source's own numbers it returns all that are finite.
     """
-    if isinstance(texts, NumberTexts):
-        return texts.numbers()
+    if isinstance(texts, ArrowTexts):
+        return texts.numbers
     # Not `pa.array` or `pa.scalar`: they import pandas where it is installed. A lone half of a
     # character becomes "?".
     encoded = [text.encode(errors="replace") for text in texts]
     ends, joined = np.cumsum([0, *map(len, encoded)]), b"".join(encoded)
     buffers = pa.py_buffer(ends), pa.py_buffer(joined)
-    return _read(pa.LargeStringArray.from_buffers(len(texts), *buffers), plain)
+    return _read(pa.LargeStringArray.from_buffers(len(texts), *buffers))
 
 
-def _read(found: pa.LargeStringArray, plain: str) -> NDArray[np.float64]:
-    places = pc.indices_nonzero(pc.match_substring_regex(found, plain))
+def _read(found: pa.LargeStringArray) -> NDArray[np.float64]:
+    places = pc.indices_nonzero(pc.match_substring_regex(found, _PLAIN))
     values = np.full(len(found), np.nan)
     values[np.from_dlpack(places)] = np.from_dlpack(found.take(places).cast(pa.float64()))
+    values[np.isinf(values)] = np.nan
     return values
 
 

@@ -7,10 +7,9 @@ Numbers are also used directly, increasing and decreasing.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from statistics import quantiles
 from typing import Literal
 
 import numpy as np
@@ -45,6 +44,10 @@ _CODE = re.compile(r"(7{2,}|8{2,}|9{2,}|9+[5-8])")
 _LEAST_NEGATIVE_CODE = -10
 
 
+_Found = NDArray[np.bool_]  # (n,)
+_Numbers = NDArray[np.int64]  # (n,)
+
+
 @lru_cache(maxsize=2 * MOST_DISTINCT)
 def is_code(value: float) -> bool:
     """Return whether people write this number for "not known": 77, 999, 9998, 99.9, -1."""
@@ -62,41 +65,37 @@ def standing_apart(
     the distribution, and negative ones where hardly any other is. `counts`: rows of each text; else
     1.
     """
-    times = counts or {}
-    left = {text: (value, times.get(text, 1)) for text, value in _fewer(values).items()}
-    found: set[str] = set()
-    while apart := [*_codes(left), *_far(left)] or _negative(left):
-        found.update(apart)
-        left = {text: pair for text, pair in left.items() if text not in apart}
-    return tuple(text for text in values if text in found)
+    return _texts_found(lambda x, rows: np.flatnonzero(_apart(x, rows)), values, counts)
 
 
 def to_be_asked_about(
     values: Mapping[str, float], counts: Mapping[str, int] | None = None
 ) -> tuple[str, ...]:
     """Return the texts of a number column (text -> value) that may mean "not known"."""
-    return odd_among(_fewer(values), counts)
+    return _texts_found(odd_among, values, counts)
 
 
-def odd_among(
-    values: Mapping[str, float], counts: Mapping[str, int] | None = None
+def _texts_found(
+    find: Callable[[Floats, _Numbers], _Numbers],
+    values: Mapping[str, float],
+    counts: Mapping[str, int] | None,
 ) -> tuple[str, ...]:
-    """Return the same of a few of its texts."""
-    apart = standing_apart(values, counts)
-    others = {text: value for text, value in values.items() if text not in apart}
-    odd = (_zero_standing_apart(others), _below_zero(others), _heaped(others, counts or {}))
-    return (*apart, *dict.fromkeys(text for found in odd for text in found))
+    texts, x = [*values], np.array([*values.values()], dtype=np.float64)
+    rows = np.array([1 if counts is None else counts.get(text, 1) for text in texts])
+    few = few_of(x)
+    return tuple(texts[place] for place in few[find(x[few], rows[few])].tolist())
 
 
-def _fewer(values: Mapping[str, float]) -> Mapping[str, float]:
-    if len(values) <= MOST_DISTINCT:
-        return values
-    texts = [*values]
-    chosen = few_of(np.fromiter(values.values(), dtype=np.float64, count=len(values)))
-    return {texts[index]: values[texts[index]] for index in chosen.tolist()}
+def odd_among(x: Floats, rows: _Numbers) -> _Numbers:
+    """Return where values x (n,) of so many rows (n,) may mean "not known"; see `few_of`."""
+    is_apart = _apart(x, rows)
+    others = np.flatnonzero(~is_apart)
+    x, rows = x[others], rows[others]
+    odd = _zero_standing_apart(x) | _below_zero(x) | _heaped(x, rows)
+    return np.concatenate([np.flatnonzero(is_apart), others[odd]])
 
 
-def few_of(values: NDArray[np.float64]) -> NDArray[np.int64]:
+def few_of(values: Floats) -> _Numbers:
     """Return where the least, the largest, and some between, of many values (n,) are."""
     if len(values) <= MOST_DISTINCT:
         return np.arange(len(values))
@@ -105,58 +104,60 @@ def few_of(values: NDArray[np.float64]) -> NDArray[np.int64]:
     return np.concatenate([order[:end], order[end:-end:step], order[-end:]])
 
 
-_Counted = Mapping[str, tuple[float, int]]  # text -> value, rows
+def _apart(x: Floats, rows: _Numbers) -> _Found:
+    found = np.zeros(len(x), dtype=bool)
+    left = np.arange(len(x))
+    while len(left):
+        apart = _codes(x[left]) | _far(x[left], rows[left])
+        if not apart.any():
+            apart = _negative(x[left], rows[left])
+        if not apart.any():
+            break
+        found[left[apart]] = True
+        left = left[~apart]
+    return found
 
 
-def _codes(values: _Counted) -> list[str]:
+def _codes(x: Floats) -> _Found:
     """Return codes beyond all other values by more than their whole range."""
-    x = sorted(value for value, _ in values.values())
-    are_measured = sum(value < 0 for value in x) > MOST_NEGATIVE_CODES // 2
+    are_measured = (x < 0).sum() > MOST_NEGATIVE_CODES // 2
 
     def no_code(value: float) -> bool:
-        return not is_code(value) or (are_measured and abs(value) <= -_LEAST_NEGATIVE_CODE)
+        return not is_code(value) or bool(are_measured and abs(value) <= -_LEAST_NEGATIVE_CODE)
 
-    low, high = next(filter(no_code, x), None), next(filter(no_code, reversed(x)), None)
+    ordered = np.sort(x).tolist()
+    low, high = next(filter(no_code, ordered), None), next(filter(no_code, ordered[::-1]), None)
     if low is None or high is None:
-        return []
-    least, most = low - (high - low), high + (high - low)
-    return [text for text, (value, _) in values.items() if not least <= value <= most]
+        return np.zeros(len(x), dtype=bool)
+    return np.asarray((x < low - (high - low)) | (x > high + (high - low)))
 
 
-def _negative(values: _Counted) -> list[str]:
+def _negative(x: Floats, rows: _Numbers) -> _Found:
     """Return a few whole numbers below 0, where hardly any value is."""
-    below = {text: pair for text, pair in values.items() if pair[0] < 0}
-    rows, all_rows = sum(n for _, n in below.values()), sum(n for _, n in values.values())
-    are_codes = len(below) <= MOST_NEGATIVE_CODES and all(v.is_integer() for v, _ in below.values())
-    return [*below] if are_codes and rows <= MOST_NEGATIVE * all_rows else []
+    below = x < 0
+    are_codes = below.sum() <= MOST_NEGATIVE_CODES and (x[below] == np.floor(x[below])).all()
+    return below & bool(are_codes and rows[below].sum() <= MOST_NEGATIVE * rows.sum())
 
 
-def _far(values: _Counted) -> list[str]:
+def _far(values: Floats, counts: _Numbers) -> _Found:
     """Return values outside the others' distribution, with a gap as wide as half of it."""
-    x, rows = _sorted(values)
+    x, place = np.unique(values[counts > 0], return_inverse=True)
+    rows = np.bincount(place, counts[counts > 0], len(x)).astype(np.int64)
     if len(x) and rows.max() > ONE_VALUE * rows.sum():
         x, rows = np.delete(x, rows.argmax()), np.delete(rows, rows.argmax())
     if len(x) < FEWEST_DISTINCT or rows.sum() < FEWEST_ROWS:
-        return []
+        return np.zeros(len(values), dtype=bool)
     ends = {
         code: (-_first_far(-x[::-1], rows[::-1], code=code), _first_far(x, rows, code=code))
         for code in (False, True)
     }
     low, high = max(low for low, _ in ends.values()), min(high for _, high in ends.values())
     # A 0 is far from all others where no dose was given, and is asked about separately.
-    return [
-        text
-        for text, (value, _) in values.items()
-        if value
-        and not low < value < high
-        and not ends[is_code(value)][0] < value < ends[is_code(value)][1]
-    ]
-
-
-def _sorted(values: _Counted) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    pairs = [pair for pair in values.values() if pair[1]]
-    x, position = np.unique([value for value, _ in pairs], return_inverse=True)
-    return x, np.bincount(position, [n for _, n in pairs], len(x)).astype(np.int64)
+    found = (values != 0) & ~((low < values) & (values < high))
+    for index in np.flatnonzero(found).tolist():
+        low, high = ends[is_code(float(values[index]))]
+        found[index] = not low < values[index] < high
+    return found
 
 
 def quantiles_of(
@@ -191,39 +192,40 @@ def _first_far(x: NDArray[np.float64], rows: NDArray[np.int64], *, code: bool) -
     return float(value[is_far][0]) if is_far.any() else np.inf
 
 
-def _zero_standing_apart(values: Mapping[str, float]) -> tuple[str, ...]:
-    """Return texts of 0 in a number column (text -> value) where other values lie far above it."""
-    zeros = tuple(text for text, value in values.items() if value == 0)
-    others = {*values.values()} - {0.0} if zeros else ()
-    if len(others) < FEWEST_MEASURED:
-        return ()
-    first, middle, third = quantiles(others)
+def _quarters(x: Floats) -> tuple[float, float, float]:
+    first, middle, third = np.quantile(x, (0.25, 0.5, 0.75), method="weibull").tolist()
+    return first, middle, third
+
+
+def _zero_standing_apart(x: Floats) -> _Found:
+    """Return the zeros, where other values lie far above them."""
+    zeros = x == 0
+    others = np.unique(x[~zeros])
+    if not zeros.any() or len(others) < FEWEST_MEASURED:
+        return np.zeros(len(x), dtype=bool)
+    first, middle, third = _quarters(others)
     deviation = (third - first) / QUARTILES_APART
-    return zeros if min(others) >= GAP * deviation and middle >= FAR * deviation else ()
+    return zeros & bool(others[0] >= GAP * deviation and middle >= FAR * deviation)
 
 
-def _below_zero(values: Mapping[str, float]) -> tuple[str, ...]:
-    """Return texts of a few numbers below 0 (text -> value), where all others lie well above."""
-    below = tuple(text for text, value in values.items() if value < 0)
-    others = [value for value in values.values() if value >= 0]
-    if not below or len(below) > MOST_NEGATIVE_CODES or len(others) < FEWEST_MEASURED:
-        return ()
-    first, _, third = quantiles(others)
-    gap = min(others) - max(values[text] for text in below)
-    return below if gap > third - first else ()
+def _below_zero(x: Floats) -> _Found:
+    """Return a few numbers below 0, where all others lie well above."""
+    below = x < 0
+    if not 0 < below.sum() <= MOST_NEGATIVE_CODES or (~below).sum() < FEWEST_MEASURED:
+        return np.zeros(len(x), dtype=bool)
+    first, _, third = _quarters(x[~below])
+    return below & bool(x[~below].min() - x[below].max() > third - first)
 
 
-def _heaped(values: Mapping[str, float], counts: Mapping[str, int]) -> tuple[str, ...]:
-    """Return the text of a code that is the largest value, and far commoner than those below it."""
-    if len(values) < FEWEST_MEASURED:
-        return ()
-    top = max(values, key=values.__getitem__)
-    first, _, third = quantiles(values.values())
-    near = values[top] - HALF * (third - first)
-    rows = sum(counts.get(text, 1) for text, value in values.items() if near <= value) - (
-        most := counts.get(top, 1)
-    )
-    return (top,) if is_code(values[top]) and most > HEAP + rows else ()
+def _heaped(x: Floats, rows: _Numbers) -> _Found:
+    """Return a code that is the largest value, and far commoner than those below it."""
+    found = np.zeros(len(x), dtype=bool)
+    if len(x) >= FEWEST_MEASURED:
+        top = int(x.argmax())
+        first, _, third = _quarters(x)
+        near = rows[x >= x[top] - HALF * (third - first)].sum() - rows[top]
+        found[top] = is_code(float(x[top])) and bool(rows[top] > HEAP + near)
+    return found
 
 
 FEWEST_NUMBERED = 20  # values; fewer say nothing

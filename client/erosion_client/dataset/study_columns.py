@@ -1,7 +1,7 @@
 """The study's columns as a hospital's table has them, by what its site file declares."""
 
 import difflib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -16,6 +16,7 @@ from erosion_client.dataset.column_values import (
     Parse,
     feature_parser,
     found_decimal,
+    numbers_in,
     plain_numbers,
     target_parser,
     toml_key,
@@ -39,7 +40,7 @@ class StudyColumn:
     text: TextColumn | None  # the name in the data; None where there is none
     plain: Parse  # from a text in the study's own words
     parse: Parse  # from a text in the data
-    at_once: Callable[[Sequence[str]], NDArray[np.float64]]  # the same of many; NaN: parse it
+    numbers: NDArray[np.float64]  # (texts,) the same of plain numbers; NaN: parse it
     is_number: bool
     can_be_absent: bool  # nothing replaces an outcome, nor a split
     typical: Range | None  # about the middle half of a number's values; None: not given
@@ -80,12 +81,14 @@ def study_columns(
     columns = (*task.features, *task.target_columns)
     numbers = {c.name: c for c in columns if isinstance(c, NumberFeature)}
 
-    def at_once(name: str) -> Callable[[Sequence[str]], NDArray[np.float64]]:
-        if name not in numbers or source.value_map(name):
-            return lambda texts: np.full(len(texts), np.nan)
-        written = PLAIN_MARKS if name in source.derive else marks
-        units = source.units.get(name)
-        return partial(plain_numbers, feature=numbers[name], marks=written, unit=units)
+    def numbers_of(name: str) -> NDArray[np.float64]:
+        text, is_pointed = texts[name], marks.decimal == "." and marks.thousands != "."
+        if text is None:
+            return np.zeros(0)
+        is_plain = is_pointed or text.typed is text.texts or name in source.derive
+        if name not in numbers or source.value_map(name) or not is_plain:
+            return np.full(len(text.texts), np.nan)
+        return plain_numbers(numbers_in(text.texts), numbers[name], source.units.get(name))
 
     features = {feature.name for feature in task.features}
     return {
@@ -94,7 +97,7 @@ def study_columns(
             texts[name],
             parse,
             _mapped(parse, source, name),
-            at_once(name),
+            numbers_of(name),
             name in numbers,
             name in features,
             numbers[name].typical if name in numbers else None,

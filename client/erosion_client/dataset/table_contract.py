@@ -221,10 +221,11 @@ class _TableCheck:
                     " the study say what stands for it (missing), or leave it out"
                 )
             return np.full(self.table.num_rows, np.nan if name in self.source.absent else 0.0)
-        values = column.at_once(column.text.texts)
+        values = column.numbers.copy()
+        others = np.flatnonzero(np.isnan(values))
         faulty: dict[Fault, list[int]] = {}  # fault -> indices of its texts
-        for index in np.flatnonzero(np.isnan(values)).tolist():
-            value = column.parse(column.text.texts[index])
+        for index, text in zip(others.tolist(), column.text.texts_at(others), strict=True):
+            value = column.parse(text)
             if not isinstance(value, Fault) and math.isnan(value) and policy == "refuse":
                 value = REFUSED
             if isinstance(value, Fault):
@@ -306,10 +307,7 @@ class _TableCheck:
             if mixed.is_named:
                 asked &= (values < mixed.cut) == mixed.main_is_below
         few = np.flatnonzero(asked)[few_of(values[asked])]
-        few_texts = column.texts_at(few)
-        known = dict(zip(few_texts, values[few].tolist(), strict=True))
-        counts = dict(zip(few_texts, rows[few].tolist(), strict=True))
-        if apart := odd_among(known, counts):
+        if apart := tuple(column.texts_at(few[odd_among(values[few], rows[few])])):
             more = f" and {len(apart) - SHOWN_CODES} more" if len(apart) > SHOWN_CODES else ""
             self.notes.append(
                 f"column {name}: read as measurements, though far from all others:"

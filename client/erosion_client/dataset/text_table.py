@@ -18,12 +18,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from erosion_client.dataset.column_values import NumberTexts, numbers_in
+from erosion_client.dataset.column_values import ArrowTexts, numbers_in, trimmed
 from erosion_common.errors import DataError
 from erosion_common.settings.names import canonical
 
 MOST_CHARACTERS = 2**28  # of the distinct texts in one column: it holds documents, not values
-LONG, SHORT = 64, 24  # characters; a number of 64 bits has 24 at most
+LONG = 64  # characters of a text of which a row's hash needs no digest
+MOST_EXACT = 2**53  # whole numbers up to here are exact in 64 bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,16 +50,21 @@ class TextColumn:
         if len(rows) == len(self.codes):
             return self
         kept, codes = np.unique(self.codes[rows], return_inverse=True)
-        if isinstance(self.texts, NumberTexts):
-            texts = self.texts.take(kept)
-            return TextColumn(texts, codes, texts)
-        return TextColumn(self.texts_at(kept), codes, self.typed)
+        texts = self.texts_at(kept)
+        return TextColumn(texts, codes, texts if self.typed is self.texts else self.typed)
 
-    def texts_at(self, places: NDArray[np.int64]) -> tuple[str, ...]:
+    def texts_at(self, places: NDArray[np.int64]) -> Sequence[str]:
         """Return some of `texts`."""
-        if isinstance(self.texts, NumberTexts):
-            return tuple(self.texts.take(places))
+        if isinstance(self.texts, ArrowTexts):
+            return self.texts.take(places)
         return tuple(self.texts[place] for place in places.tolist())
+
+    @property
+    def is_missing(self) -> NDArray[np.bool_]:
+        """Which rows (n,) have no text."""
+        if isinstance(self.texts, ArrowTexts):
+            return np.asarray(self.codes == self.texts.missing)
+        return np.asarray(self.codes == (self.texts.index("") if "" in self.texts else -1))
 
     def without(self, missing: Collection[str]) -> "TextColumn":
         """Return the column with "" for the texts that are `missing`, compared as codes."""
@@ -142,18 +148,15 @@ def text_column(name: str, column: "pa.ChunkedArray") -> TextColumn:
         codes = np.from_dlpack(encoded.indices).astype(np.int64)
         if is_number:
             encoded.dictionary[:0].cast(pa.large_string())  # whether they have texts
-            numbers = NumberTexts(encoded.dictionary)
+            numbers = ArrowTexts(encoded.dictionary)
             return TextColumn(numbers, codes, numbers)
-        raw = [text or "" for text in encoded.dictionary.cast(pa.large_string()).to_pylist()]
+        texts, is_changed = trimmed(encoded.dictionary.cast(pa.large_string()))
     except pa.ArrowNotImplementedError:
         raise pa.ArrowException(f"column {name!r} is of type {column.type}") from None
-    # `fill_null` and `to_numpy` import pandas if it is installed: half a second.
-    stripped = [*map(str.strip, raw)]
-    texts = raw if stripped == raw and raw.count("") < 2 else list(dict.fromkeys(stripped))
-    if texts is not raw:
-        position = {text: index for index, text in enumerate(texts)}
-        codes = np.array([position[text] for text in stripped], dtype=np.int64)[codes]
-    return TextColumn(tuple(texts), codes)
+    if is_changed:
+        again = texts.dictionary_encode()
+        texts, codes = again.dictionary, np.from_dlpack(again.indices).astype(np.int64)[codes]
+    return TextColumn(ArrowTexts(texts), codes)
 
 
 class ColumnEncoder(dict[str, int]):
@@ -224,59 +227,25 @@ RowHashes = NDArray[np.uint64]  # (n,)
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd, so that no column's hash is lost
 
 
-def hashes_of_rows(columns: Iterable[TextColumn], num_rows: int) -> RowHashes:
-    """Return one hash per row of these columns, independent of their order."""
-    return _summed(((_hashes_of_texts(c.texts, ""), c.codes) for c in columns), num_rows)
-
-
 def hashes_of_table(columns: Mapping[str, TextColumn], num_rows: int) -> RowHashes:
-    """Return the same, distinguishing two columns with the same texts."""
-    hashes = ((_hashes_of_texts(c.texts, name), c.codes) for name, c in columns.items())
-    return _summed(hashes, num_rows)
+    """Return one hash per row of these columns, independent of their order and of decimals.
 
-
-def _summed(hashes: Iterable[tuple[RowHashes, NDArray[np.int64]]], num_rows: int) -> RowHashes:
+    A number is hashed by its value, so that 1 and 1.0 are equal, any other text by its characters.
+    """
     total = np.zeros(num_rows, dtype=np.uint64)
     with np.errstate(over="ignore"):
-        for of_texts, codes in hashes:
-            total += of_texts[codes] * _FACTOR
+        for name, column in columns.items():
+            total += _hashes_of_texts(column, name)[column.codes] * _FACTOR
     return total
 
 
-def _hashes_of_texts(texts: Sequence[str], name: str) -> RowHashes:
-    """Return one hash for each text of a column, most of them at once: (texts,)."""
-    padded = _padded(texts) if isinstance(texts, NumberTexts) else None
-    are_short = padded is not None or (
-        max(map(len, texts), default=0) <= SHORT and "".join(texts).isascii()
-    )
-    if padded is None:
-        short: Sequence[str] = [*texts]
-        if not are_short:
-            short = [text if len(text) <= SHORT and text.isascii() else "" for text in texts]
-        padded = np.array(short, dtype=f"S{SHORT}")
-    first, second, third = padded.view("<u8").reshape(-1, SHORT // 8).T
-    with np.errstate(over="ignore"):
-        hashes = mixed(mixed(first ^ np.uint64(hash_of_text(name))) + second)
-        hashes = np.where(third != 0, mixed(hashes + third), hashes)
-    for index, text in enumerate(() if are_short else texts):
-        if text and not short[index]:
-            hashes[index] = hash_of_text(f"{name}\0{shortened(text)}")
+def _hashes_of_texts(column: TextColumn, name: str) -> RowHashes:
+    numbers = numbers_in(column.texts)
+    hashes = mixed((numbers + 0.0).view(np.uint64) ^ np.uint64(hash_of_text(name)))
+    others = np.flatnonzero(~(np.abs(numbers) < MOST_EXACT))
+    texts = (hash_of_text(f"{name}\0{shortened(text)}") for text in column.texts_at(others))
+    hashes[others] = np.fromiter(texts, dtype=np.uint64, count=len(others))
     return hashes
-
-
-def _padded(texts: NumberTexts) -> NDArray[np.uint8] | None:
-    """Return the characters of each (n, SHORT), 0 after the last; None where one is longer."""
-    found = texts.in_arrow()
-    _, bounds, characters = found.buffers()
-    ends = np.frombuffer(bounds, dtype=np.int64)[found.offset : found.offset + len(found) + 1]
-    sizes = np.diff(ends)
-    if sizes.max(initial=0) > SHORT:
-        return None
-    padded = np.zeros((len(found), SHORT), dtype=np.uint8)
-    if characters is not None:
-        text = np.frombuffer(characters, dtype=np.uint8)[ends[0] : ends[-1]]
-        padded[np.arange(SHORT) < sizes[:, None]] = text
-    return padded
 
 
 def mixed(values: RowHashes) -> RowHashes:
@@ -387,10 +356,8 @@ def _total_rows(
     if num < FEWEST_ROWS:
         return None
     start = max(1, num - LOOKED_AT)
-    rows = [
-        {name: column.texts[column.codes[index]] for name, column in found.items()}
-        for index in range(start, num)
-    ]
+    cells = [column.texts_at(column.codes[start:num]) for column in found.values()]
+    rows = [dict(zip(found, row, strict=True)) for row in zip(*cells, strict=True)]
     named: dict[int, str] = {}
     for index, row in enumerate(rows, start):
         if label := _label(row, found, max(0, num - LOOKED_AT)):
@@ -445,16 +412,16 @@ def _computed(columns: Mapping[str, TextColumn]) -> str:
     """Return which function of the numbers above the last row holds; "" where none does."""
     sums = means = num = 0
     for column in columns.values():
-        texts = column.texts
-        if column.written:
-            texts = [text.replace(",", ".").removeprefix("+") for text in texts]
-        rows = numbers_in(texts)[column.codes]
-        num_texts = (column.codes[:-1] != (texts.index("") if "" in texts else -1)).sum()
+        numbers = numbers_in(column.texts).copy()
+        others = np.flatnonzero(np.isnan(numbers))
+        numbers[others] = numbers_in([t.replace(",", ".") for t in column.texts_at(others)])
+        rows, num_texts = numbers[column.codes], (~column.is_missing[:-1]).sum()
         above, last = rows[:-1][~np.isnan(rows[:-1])], rows[-1]
         if np.isnan(last) or len(above) < max(FEWEST_ABOVE, MOSTLY_NUMBERS * num_texts):
             continue
         num += 1
-        decimals = len(texts[column.codes[-1]].partition(".")[2])
+        (text,) = column.texts_at(column.codes[-1:])
+        decimals = len(text.replace(",", ".").partition(".")[2])
         close = 0.51 * 10.0**-decimals
         is_new = last > above.max() or last < above.min()
         sums += bool(is_new and abs(last - above.sum()) <= close + 1e-9 * abs(last))

@@ -12,7 +12,7 @@ import numpy as np
 from erosion_client.dataset.sources.data_source import DataSource, TableSource, entries_of
 from erosion_client.dataset.sources.file_content import stem_of, suffix_of
 from erosion_client.dataset.sources.table_file import SUFFIXES
-from erosion_client.dataset.text_table import RowHashes, TextColumn, TextTable, hashes_of_rows
+from erosion_client.dataset.text_table import RowHashes, TextTable, hashes_of_table
 from erosion_client.scaffold.vocabulary import is_id
 from erosion_common.errors import DataError
 
@@ -88,11 +88,7 @@ def _texts(source: DataSource) -> TextTable | None:
 
 def _hashes(table: TextTable, columns: frozenset[str]) -> tuple[RowHashes, float]:
     """Return (n,) hashes of rows, distinguishing columns, and the share of repeated rows."""
-    named = ((name, table.columns[name]) for name in columns)
-    hashes = hashes_of_rows(
-        (TextColumn(tuple(f"{name}\0{t}" for t in c.texts), c.codes) for name, c in named),
-        table.num_rows,
-    )
+    hashes = hashes_of_table({name: table.columns[name] for name in columns}, table.num_rows)
     return hashes, 1 - len(np.unique(hashes)) / len(hashes)
 
 

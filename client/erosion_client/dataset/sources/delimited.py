@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as arrow_csv
 
-from erosion_client.dataset.column_values import MISSING_MARKERS, MISSING_WORDS
+from erosion_client.dataset.column_values import MISSING_MARKERS, MISSING_WORDS, ArrowTexts
 from erosion_client.dataset.sources.file_content import (
     CHUNK,
     FileContent,
@@ -123,8 +123,9 @@ def _at_once(
     for name in names:
         columns.append(column := text_column(name, table.column(name)))
         table = table.drop_columns(name)
-        is_empty &= column.codes == (column.texts.index("") if "" in column.texts else -1)
-        sizes = np.fromiter(map(len, column.texts), dtype=np.int64)
+        is_empty &= column.is_missing
+        assert isinstance(column.texts, ArrowTexts)
+        sizes = column.texts.sizes
         if sizes.max() > csv.field_size_limit() or sizes.sum() > MOST_CHARACTERS:
             return None
     return None if is_empty.any() else columns
