@@ -5,6 +5,7 @@ A new method needs no line here: it is picked up from the registry, however many
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import cache
 from typing import NamedTuple
 
 import pytest
@@ -24,6 +25,7 @@ from erosion_common.rounds.exchange import reply_spec
 from erosion_common.rounds.records import Answer, Rejection, RunState
 from erosion_common.rounds.round import Round, first_state
 from erosion_common.rounds.screening import Expected, reject_outsized, screen
+from erosion_common.study.study import Study
 from tests.support.contexts import CONTEXT
 from tests.support.federation import small_study
 from tests.support.installed_package import arm_of
@@ -55,13 +57,18 @@ def honestly(_agent: str, tensors: Tensors) -> Tensors:
     return tensors
 
 
+@cache
+def study_of(name: str) -> Study:
+    return small_study(arms={name: arm_of(name)})
+
+
 def answer_of(
     name: str,
     agent: str,
     state: RunState,
     ask: Ask,
     kept: Mapping[str, Tensors],
-    sends: Callable[[str, Tensors], Tensors] = honestly,
+    sends: Callable[[str, Tensors], Tensors],
 ) -> tuple[Answer, Tensors]:
     """A hospital's answer, through the wire and the screening, and what it keeps."""
     arm = REGISTRY[name](algorithm=name)
@@ -96,9 +103,7 @@ def answer_of(
         result = wire.decode_step_result(
             wire.encode_result(StepResult(step_header, sends(agent, outcome.tensors)))
         )
-    expects = reply_spec(
-        small_study(arms={name: arm_of(name)}), name, ask.expects, DIM, by_user=of.is_user
-    )
+    expects = reply_spec(study_of(name), name, ask.expects, DIM, by_user=of.is_user)
     answer = screen(result, agent, Expected(name, of.round, DIM, ask.step, expects))
     if isinstance(outcome, LocalOutcome) and isinstance(answer, Update):
         assert answer.attachments.keys() == outcome.attachments.keys()  # nothing sent is dropped
@@ -111,8 +116,8 @@ class Played(NamedTuple):
     after: RunState
     kept: dict[str, Tensors]  # by the sites
     steps: list[str]
-    own: list[Answer]  # the user's answers
     sent: list[Tensor]  # to hospitals, beside the parameters
+    names: set[str]  # of what hospitals sent beside updates, or without one
 
 
 def play(
@@ -132,7 +137,13 @@ def play(
         wanted=[n for n in names if n == "a" or algorithm.asks(state.algorithm_state, n)],
         spare=0 if sends is honestly else 1,
     )
-    now, steps, own, sent = dict(kept), list[str](), list[Answer](), list[Tensor]()
+    now, steps, sent = dict(kept), list[str](), list[Tensor]()
+    names_sent: set[str] = set()
+
+    def noted(agent: str, tensors: Tensors) -> Tensors:
+        names_sent.update(tensors)
+        return sends(agent, tensors)
+
     while (ask := in_progress.request) is not None:
         steps.append(ask.step)
         sent += [
@@ -140,76 +151,72 @@ def play(
         ]
         answers: dict[HospitalName, Answer] = {}
         for agent in in_progress.asked:
-            answers[agent], now[agent] = answer_of(name, agent, state, ask, now, sends)
+            answers[agent], now[agent] = answer_of(name, agent, state, ask, now, noted)
             assert not isinstance(answers[agent], Rejection), answers[agent]
         usual = norm(state.params) if ask.baseline is None else ask.baseline
         answers = reject_outsized(answers, "a", usual, len(state.params))
         if sends is honestly:
             assert not any(isinstance(answer, Rejection) for answer in answers.values()), answers
-        own += [answers["a"]] if "a" in answers else []
         in_progress.answer(answers)
     after, record = in_progress.outcome()
     assert record.outcome in ("done", "stopped"), record.note  # some are done after one round
-    return Played(after, now, steps, own, sent)
+    return Played(after, now, steps, sent, names_sent)
 
 
 def first(name: str) -> RunState:
     return first_state(REGISTRY[name](algorithm=name).build(CONTEXT), work_of("a").received)
 
 
+def rounds_of(name: str, sends: Callable[[str, Tensors], Tensors] = honestly) -> list[Played]:
+    """Three rounds, or fewer where the method ends before."""
+    state, kept, played = first(name), dict[str, Tensors](), list[Played]()
+    while len(played) < 3 and not state.stopped:
+        played.append(play(name, state, kept, sends=sends))
+        state, kept = played[-1].after, played[-1].kept
+    return played
+
+
+honest_rounds_of = cache(rounds_of)
+
+
 @every_algorithm
 def test_its_steps_are_known_by_name_and_its_rounds_play(name: str) -> None:
-    state = first(name)
-    kept: dict[str, Tensors] = {}
-    while state.round < 3 and not state.stopped:
-        state, kept, steps, *_ = play(name, state, kept)
-        assert set(steps) <= steps_of(name)
+    played = honest_rounds_of(name)
+    state = played[-1].after
+    assert {step for each in played for step in each.steps} <= steps_of(name)
     assert state.round == 3 or state.stopped
     assert bool(state.params.isfinite().all())
 
 
 @every_algorithm
 def test_an_interrupted_round_is_the_same_when_it_is_done_again(name: str) -> None:
-    before, kept, *_ = play(name, first(name), {})
-    if before.stopped:
-        before, kept = first(name), {}
-    once, twice = play(name, before, kept), play(name, before, kept)
-    assert same(once[0], twice[0])
-    assert same(once[1], twice[1])
+    once = honest_rounds_of(name)[:2]
+    before = once[:-1]
+    state, kept = (before[0].after, before[0].kept) if before else (first(name), {})
+    twice = play(name, state, kept)
+    assert same(once[-1].after, twice.after)
+    assert same(once[-1].kept, twice.kept)
 
 
-def played_rounds(
-    name: str, sends: Callable[[str, Tensors], Tensors] = honestly
-) -> tuple[RunState, list[Tensor]]:
-    """The state after three rounds, and all that was sent beside the parameters."""
-    state, sent = first(name), list[Tensor]()
-    kept: dict[str, Tensors] = {}
-    while state.round < 3 and not state.stopped:
-        played = play(name, state, kept, sends=sends)
-        state, kept, sent = played.after, played.kept, [*sent, *played.sent]
-    algorithm = REGISTRY[name](algorithm=name).build(CONTEXT)
+def longest(name: str, played: list[Played]) -> float:
+    """Of the parameters in the end, and of all that was sent to hospitals beside them."""
+    state, algorithm = played[-1].after, REGISTRY[name](algorithm=name).build(CONTEXT)
     last = [algorithm.broadcast, algorithm.broadcast_to_user]  # with the final parameters
-    return state, [*sent, *(t for f in last for t in f(state.algorithm_state).values())]
+    sent = [t for f in last for t in f(state.algorithm_state).values()]
+    sent += [tensor for each in played for tensor in each.sent]
+    return max(float(tensor.norm()) for tensor in (state.params, *sent))
 
 
 @every_algorithm
 def test_nothing_that_a_hospital_sends_moves_others_far_without_being_measured(name: str) -> None:
-    names: set[str] = set()
-
-    def noted(_agent: str, tensors: Tensors) -> Tensors:
-        names.update(tensors)
-        return tensors
-
-    def longest(state: RunState, sent: list[Tensor]) -> float:
-        return max(float(tensor.norm()) for tensor in (state.params, *sent))
-
-    usual = longest(*played_rounds(name, noted))
-    for lie in sorted(names):
+    played = honest_rounds_of(name)
+    usual = longest(name, played)
+    for lie in sorted({key for each in played for key in each.names}):
 
         def sends(agent: str, tensors: Tensors, lie: str = lie) -> Tensors:
             return {key: t * 1e6 if (agent, key) == ("c", lie) else t for key, t in tensors.items()}
 
-        assert longest(*played_rounds(name, sends)) < 10 * usual, lie
+        assert longest(name, rounds_of(name, sends)) < 10 * usual, lie
 
 
 @pytest.mark.parametrize(

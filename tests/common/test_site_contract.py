@@ -5,6 +5,7 @@ Like the algorithms' contract: a new method is picked up from the registry.
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 
 import pytest
 import torch
@@ -44,6 +45,7 @@ def train(name: str, of: LocalWork) -> LocalOutcome:
     return local_round(made(name), of, layout)
 
 
+@cache
 def after_two_rounds(name: str, is_user: bool) -> Tensors:
     first = train(name, task(is_user=is_user))
     return train(name, task(is_user=is_user, round=2, kept=first.keep)).keep

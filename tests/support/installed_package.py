@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from textwrap import dedent
 
@@ -20,6 +21,7 @@ SMALL_NET = """
 """
 
 
+@cache
 def arm_of(method: str) -> dict[str, str]:
     """The arm of a study with this method and its defaults, also where a package has it."""
     is_ours = method not in installed_names("method")

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
-from functools import partial
+from functools import cache, partial
 from types import MappingProxyType
 from typing import Any
 
@@ -38,15 +38,20 @@ def built(name: str, parameters: Mapping[str, Any] = MappingProxyType({})) -> Al
     return replace(arm.build(CONTEXT), exchanges=None)
 
 
+@cache
+def attachment_sizes() -> Mapping[str, int]:
+    """Of every method's updates together."""
+    each = (arm(algorithm=name).attachment_sizes(DIM) for name, arm in REGISTRY.items())
+    return {name: length for sizes in each for name, length in sizes.items()}
+
+
 def update(agent: HospitalName, round_number: int, delta: Tensor | None = None) -> Update:
     """An update that depends on the hospital and the round alone."""
     seed = 100 * round_number + HOSPITALS.index(agent)
     generator = torch.Generator().manual_seed(seed)
     random = torch.randn(DIM, generator=generator)
     attachments = {
-        name: torch.rand(length, generator=generator)
-        for algorithm, arm in REGISTRY.items()
-        for name, length in arm(algorithm=algorithm).attachment_sizes(DIM).items()
+        name: torch.rand(length, generator=generator) for name, length in attachment_sizes().items()
     }
     return Update(
         agent,

@@ -1,6 +1,7 @@
 """Small tasks for tests."""
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -10,10 +11,15 @@ from erosion_common.tasks.inputs import ImageTask, TabularTask
 from erosion_common.tasks.task import Task
 
 
+@cache
+def _reader() -> TypeAdapter[Task]:
+    """Made once: that takes longer than most of what a task is read for."""
+    return TypeAdapter(AnyTask)
+
+
 def read_task(raw: Mapping[str, Any]) -> Task:
     """The task that a table of a study file describes; raises pydantic's ValidationError."""
-    task: Task = TypeAdapter(AnyTask).validate_python(raw)
-    return task
+    return _reader().validate_python(raw)
 
 
 def classes_of(number: int, **more: Any) -> Task:
