@@ -240,7 +240,7 @@ class Personalized(RoundStrategy, FedAvg):
             - self._quorum,
         )
         round_.answer(answers)
-        self._state, record = round_.outcome()
+        self._state, record = round_.outcome
         record = replace(record, note=record.note.replace("(federation.quorum)", "(quorum)"))
         self.records.append(record)
         self._log(record)

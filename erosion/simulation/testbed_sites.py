@@ -18,7 +18,7 @@ from erosion_common.errors import DataError, ErosionError, SiteError, StudyError
 from erosion_common.learning.installed import InstalledModel
 from erosion_common.settings.base import read_toml
 from erosion_common.study.study import Study, load_study
-from erosion_server.coordination.description import Descriptions
+from erosion_server.output.description import Descriptions
 
 logger = logging.getLogger("erosion.testbed")
 

@@ -280,7 +280,7 @@ def advance(
         cohort_of=cohort_of,
     )
     round_.answer(answers)
-    return round_.outcome()
+    return round_.outcome
 
 
 class RoundClock:

@@ -28,7 +28,7 @@ from erosion_common.errors import Refusal, SiteError
 from erosion_common.protocol.messages import ColumnSummary, Summary, count_range, relative_step
 from erosion_common.study.study import Study
 from erosion_common.tasks.inputs import TabularTask
-from erosion_server.coordination.description import Descriptions
+from erosion_server.output.description import Descriptions
 from tests.support.said import raises
 from tests.support.small_study import make_site, make_study, twenty_patients
 

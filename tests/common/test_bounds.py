@@ -8,7 +8,7 @@ import torch
 from flwr.app import ConfigRecord, RecordDict
 from pydantic import ValidationError
 
-from erosion_common.algorithms.base import UPDATES, ExpectedReply, RoundStart, TensorSpec
+from erosion_common.algorithms.base import UPDATES, ExpectedReply, TensorSpec
 from erosion_common.errors import StudyError
 from erosion_common.protocol import wire
 from erosion_common.protocol.compression import KINDS, compress
@@ -41,13 +41,12 @@ from erosion_common.rounds.bounds import (
     problem_with_heads,
 )
 from erosion_common.rounds.evaluation import evaluate_request
-from erosion_common.rounds.exchange import train_requests
 from erosion_common.rounds.round import first_state
 from erosion_common.settings.base import MOST_MISTAKES
 from erosion_common.study.study import Study
 from tests.support.federation import small_study
 from tests.support.refusals import refused
-from tests.support.scripted import trained
+from tests.support.scripted import Kept, Scripted, study_run, trained
 from tests.support.small_study import TASK, make_study
 
 LONGEST_NUMBER = -1.2345678901234567e-100
@@ -198,16 +197,15 @@ def test_tensors_of_any_length_are_bound_by_how_many_values_they_may_have() -> N
 
 @pytest.mark.parametrize("arm", ["fedavg", "scaffold", "evidence_erosion"])
 def test_a_request_says_what_its_answers_need_attachments_included(arm: str) -> None:
-    study = small_study(arms={arm: {}})
-    algorithm = study.arms[arm].build(study.build_context)
-    state = first_state(algorithm, torch.zeros(10))
-    ask = next(
-        algorithm.begin(state.algorithm_state, RoundStart(1, "alice", ("alice",), state.params))
-    )
-    request = train_requests(study, arm, state, ask, ["alice"])["alice"]
-    found = num_bytes(wire.encode_result(trained("alice", request)))
-    assert request.most_reply_bytes is not None
-    assert found <= request.most_reply_bytes <= found + ROOM * 3
+    transport = Scripted(small_study(arms={arm: {}}, rounds=1, scaling="none"))
+    transport.join(*transport.study.hospitals)
+    study_run(transport, Kept())
+    asked = [(name, each) for name, each in transport.requests if isinstance(each, TrainRequest)]
+    assert asked
+    for name, request in asked:
+        found = num_bytes(wire.encode_result(trained(name, request)))
+        assert request.most_reply_bytes is not None
+        assert found <= request.most_reply_bytes <= found + ROOM * 3
 
 
 def test_final_figures_may_bring_everybodys_model_for_every_arm() -> None:

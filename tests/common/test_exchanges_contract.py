@@ -21,10 +21,9 @@ from erosion_common.algorithms.personal_layers import take_step
 from erosion_common.learning.local_work import LocalOutcome, LocalWork, Tensors
 from erosion_common.protocol import wire
 from erosion_common.protocol.messages import StepReply, StepResult, TrainReply, TrainResult
-from erosion_common.rounds.exchange import reply_spec
 from erosion_common.rounds.records import Answer, Rejection, RunState
 from erosion_common.rounds.round import Round, first_state
-from erosion_common.rounds.screening import Expected, reject_outsized, screen
+from erosion_common.rounds.screening import Expected, reject_outsized, reply_spec, screen
 from erosion_common.study.study import Study
 from tests.support.contexts import CONTEXT
 from tests.support.federation import small_study
@@ -158,7 +157,7 @@ def play(
         if sends is honestly:
             assert not any(isinstance(answer, Rejection) for answer in answers.values()), answers
         in_progress.answer(answers)
-    after, record = in_progress.outcome()
+    after, record = in_progress.outcome
     assert record.outcome in ("done", "stopped"), record.note  # some are done after one round
     return Played(after, now, steps, sent, names_sent)
 

@@ -420,8 +420,7 @@ def test_a_round_of_two_exchanges_by_hand() -> None:
     # b: t = 0.25, then grad f_b = tanh(1/2)/2 U: 0.25 - (tanh(1/2)/2 - 0 - 1/4)
     assert along(updates["b"].delta) == pytest.approx(0.5 - tanh(0.5) / 2)
     in_progress.answer(dict(updates))
-    assert in_progress.outcome() is not None
-    after, record = in_progress.outcome()
+    after, record = in_progress.outcome
     both = (1 / (1 + exp(1)) + 0.5 - tanh(0.5) / 2) / 2
     assert along(after.params) == pytest.approx(both)
     assert (record.outcome, after.weights) == ("done", {"a": 1.0, "b": 1.0})
@@ -464,8 +463,7 @@ def test_a_user_that_is_absent_in_the_second_exchange_costs_the_round() -> None:
     in_progress.answer(
         {"a": Absence("did not answer within 2 s"), "b": trained_update(FedLin(), work(agent="b"))}
     )
-    assert in_progress.outcome() is not None
-    after, record = in_progress.outcome()
+    after, record = in_progress.outcome
     assert (record.outcome, record.note) == (
         "skipped",
         "the user's own site is absent: did not answer within 2 s",

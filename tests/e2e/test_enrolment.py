@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from erosion_common.support.files import write_atomically
-from erosion_server.coordination.description import ask_all, description_page
+from erosion_server.coordination.description import ask_all
+from erosion_server.output.description import description_page
 from tests.support import programs
 from tests.support.enrolled import EnrolledFederation
 from tests.support.federation import Federation, small_study

@@ -30,13 +30,8 @@ from erosion_common.protocol.messages import (
 from erosion_common.rounds.misfits import misfits_of
 from erosion_common.study.sections import Fold
 from erosion_common.study.study import Study
-from erosion_server.coordination.description import (
-    Descriptions,
-    ask_all,
-    description_page,
-    problem_with,
-    show,
-)
+from erosion_server.coordination.description import ask_all, problem_with
+from erosion_server.output.description import Descriptions, description_page, show
 from tests.support.html_page import Page
 from tests.support.patience import PATIENCE
 from tests.support.small_study import make_site, make_study

@@ -11,9 +11,9 @@ import pytest
 from erosion_common.protocol.messages import ColumnSummary, SummaryReply
 from erosion_common.support import live_page
 from erosion_common.support.live_page import LivePage
-from erosion_server.coordination.description import Descriptions, description_page
 from erosion_server.export.calculator import calculator_page
 from erosion_server.export.saved_run import load_saved_run
+from erosion_server.output.description import Descriptions, description_page
 from erosion_server.output.report import write_report
 from erosion_server.output.watched import WatchedRuns
 from erosion_server.run.status import CoordinatorStatus

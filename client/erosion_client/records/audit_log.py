@@ -26,7 +26,7 @@ from typing import Any, Self
 import numpy as np
 from flwr.app import Message, RecordDict
 
-from erosion_common.aggregation.vectors import norm, norm_of_values
+from erosion_common.aggregation.vectors import norm
 from erosion_common.errors import (
     DataError,
     ModelError,
@@ -255,7 +255,7 @@ def _line(
         if math.prod(shape) <= MOST_VALUES:
             values[name] = _values(buffer, kind)
         if name == wire.UPDATE:
-            length = norm_of_values(np.frombuffer(buffer, dtype="<f4"))
+            length = norm(np.frombuffer(buffer, dtype="<f4"))
     if length is None and (update := wire.compressed_update(reply.content)) is not None:
         length = norm(update)
     return line.model_copy(

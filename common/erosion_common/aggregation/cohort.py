@@ -159,7 +159,9 @@ class MemoryCohort(BlockwiseCohort):
 
     def read(self, rows: Sequence[int]) -> list[Block]:
         """Return views of those updates, block by block."""
-        return vectors.blocks_of([self.updates[row].delta for row in rows])
+        deltas = [self.updates[row].delta for row in rows]
+        places = block_places(len(deltas[0]), len(deltas))
+        return [(place, tuple(delta[place] for delta in deltas)) for place in places]
 
 
 def squared_distances(cohort: Cohort) -> Tensor:

@@ -253,10 +253,7 @@ class Algorithm(Generic[State]):
     def begin(self, state: State, begun: RoundStart) -> Exchanges[State]:
         """Return the exchanges of one round."""
         if self.exchanges is not None:
-            return self.exchanges(state, begun)
-        return self._one_exchange(state, begun)
-
-    def _one_exchange(self, state: State, begun: RoundStart) -> Exchanges[State]:
+            return (yield from self.exchanges(state, begun))
         for_user = self.broadcast_to_user(state)
         to_each = {begun.user: Payload(for_user)} if for_user else {}
         if self.broadcast_to_peer is not None:

@@ -32,13 +32,13 @@ def as_of_equal_steps(cohort: Cohort, steps: Callable[[int], int]) -> tuple[Coho
 
 
 def lengthened_by(
-    updates: Mapping[HospitalName, Update], user: HospitalName, steps: Callable[[int], int] | None
+    updates: Mapping[HospitalName, Update], user: HospitalName, steps: Callable[[int], int]
 ) -> dict[HospitalName, float]:
-    """Return the factor by which a method of such `steps` lengthens each update; 1 without any.
+    """Return the factor by which a method of such `steps` lengthens each update.
 
-    It is 1, too, where the user's own is not among them: nothing is used then.
+    It is 1 where the user's own is not among them: nothing is used then.
     """
-    if steps is None or user not in updates:
+    if user not in updates:
         return dict.fromkeys(updates, 1.0)
     own = steps_of(updates[user], steps)
     return {name: own / steps_of(update, steps) for name, update in updates.items()}

@@ -8,23 +8,22 @@ own training diverges, and going back would not help.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from erosion_common.aggregation.cohort import HospitalName, Update
-from erosion_common.aggregation.vectors import norm
 from erosion_common.algorithms.base import Algorithm
 from erosion_common.learning.models import first_parameters
 from erosion_common.protocol.messages import Scaling
 from erosion_common.protocol.scaling import as_text
 from erosion_common.rounds.context import RunContext, Updates
 from erosion_common.rounds.presence import BackOff
-from erosion_common.rounds.records import Absence, Answer, Rejection, RoundRecord, RunState
+from erosion_common.rounds.records import Answer, Rejection, RoundRecord, RunState
 from erosion_common.rounds.round import first_state, undone
-from erosion_common.rounds.screening import ITSELF, NOT_FINITE
+from erosion_common.rounds.screening import NOT_FINITE
 from erosion_common.sealed.power_residues import CoordinatorKeys
 from erosion_common.sealed.records import SumRecords
 from erosion_common.sealed.round import SealedTerms
@@ -74,33 +73,27 @@ class Arm:
             )
         ]
 
-    def paused(
-        self, user: HospitalName, present: Sequence[HospitalName], enough: int
-    ) -> dict[HospitalName, Absence]:
-        """Returns who sits out, and why: nobody who is needed, and nobody after a skipped round."""
-        number = self.state.round + 1
-        paused = {
-            name: why
-            for name in present
-            if name != user and (why := self.back_off.why_paused(name, number)) is not None
-        }
-        spared = self.state.skipped_in_a_row == 0 and len(present) - len(paused) >= enough
-        return paused if spared else {}
-
     def undo(
         self, study: Study, own_loss: float | None, answers: Mapping[HospitalName, Answer]
     ) -> tuple[RunState, RoundRecord] | None:
         """Returns the state before the last round if that diverged and one update stood out."""
-        if self.last is None:
+        if (last := self.last) is None:
             return None
-        divergence = divergence_after(self.last, study.user, own_loss, answers)
-        if not divergence or (found := outlier_of(self.last, study.user)) is None:
+        usual = last.baseline_loss  # the user's
+        failing = [n for n in last.lengths if answers.get(n) == Rejection(NOT_FINITE)]
+        if study.user in failing or 2 * len(failing) > len(last.lengths):
+            divergence = f"the training of {', '.join(failing)} was not finite after it"
+        elif own_loss is None or usual is None or own_loss <= EXPLODED * usual:
+            return None
+        else:
+            divergence = f"the user's loss was {own_loss:.4g} after it, and usually {usual:.4g}"
+        if (found := outlier_of(last, study.user)) is None:
             return None
         outlier, times = found
         reason = f"{divergence}; what {outlier} sent was {times:.4g} times as long as usual"
         return undone(
             self.state,
-            self.last.before,
+            last.before,
             self.method,
             answers,
             arm=self.name,
@@ -123,8 +116,13 @@ class Arm:
         if record.undoes is not None or study.federation.sealed:
             after, self.last = replace(after, lengths={}), None
         elif record.outcome == "done":
+            # The lengths of those arrays of the round before on which this one trained.
             measured = study.arms[self.name].measured_attachments
-            before = _from_before(self.state.lengths, measured)
+            before = {
+                name: {f"{array} before": of[array] for array in measured if array in of}
+                for name, of in self.state.lengths.items()
+                if any(array in of for array in measured)
+            }
             after = replace(
                 after,
                 lengths={
@@ -204,24 +202,6 @@ def algorithm_of(
     return seal(algorithm, terms, records=sums, keys=keys)
 
 
-def lengths_of(update: Update) -> Lengths:
-    """Returns its length, and those of its attachments that others train on."""
-    own = norm(update.delta) if update.norm is None else update.norm
-    return {ITSELF: own, **update.attached_norms}
-
-
-def divergence_after(
-    last: LastRound, user: HospitalName, loss: float | None, answers: Mapping[HospitalName, Answer]
-) -> str:
-    """Describes how the last round harmed honest hospitals, by the user's `loss`; "" if not."""
-    failing = [n for n in last.lengths if answers.get(n) == Rejection(NOT_FINITE)]
-    if user in failing or 2 * len(failing) > len(last.lengths):
-        return f"the training of {', '.join(failing)} was not finite after it"
-    if loss is None or last.baseline_loss is None or loss <= EXPLODED * last.baseline_loss:
-        return ""
-    return f"the user's loss was {loss:.4g} after it, and usually {last.baseline_loss:.4g}"
-
-
 def outlier_of(last: LastRound, user: HospitalName) -> tuple[HospitalName, float] | None:
     """Returns the hospital with the most outlying arrays, and by what factor."""
     found: tuple[HospitalName, float] | None = None
@@ -237,14 +217,3 @@ def outlier_of(last: LastRound, user: HospitalName) -> tuple[HospitalName, float
             if times >= STANDS_OUT and (found is None or times > found[1]):
                 found = name, times
     return found
-
-
-def _from_before(
-    lengths: Mapping[HospitalName, Lengths], arrays: Sequence[str]
-) -> dict[HospitalName, Lengths]:
-    """Returns the lengths of those arrays of the round before on which this one trained."""
-    return {
-        name: {f"{array} before": of[array] for array in arrays if array in of}
-        for name, of in lengths.items()
-        if any(array in of for array in arrays)
-    }

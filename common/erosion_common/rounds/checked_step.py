@@ -13,9 +13,9 @@ from erosion_common.aggregation.cohort import Cohort, HospitalName
 from erosion_common.aggregation.vectors import is_finite
 from erosion_common.algorithms.base import Ask, Payload, RoundStart, Step
 from erosion_common.errors import RunError
-from erosion_common.rounds.checkpoint import TENSOR, kind_of
 from erosion_common.rounds.records import RunState
 
+TENSOR = "$tensor"  # marks a tensor's place in the JSON of a checkpoint
 _OUTCOMES = get_args(get_type_hints(Step)["outcome"])
 _REMEDY = "What it must be is in docs/extending.md; correct the method."
 
@@ -186,3 +186,14 @@ def _changed(value: Any, first: Any, place: str) -> Iterator[tuple[str, str]]:
             yield place, f"a tensor on {value.device}, {value.layout}"
     elif kind not in (bool, int, float, str):
         yield place, f"a {kind.__name__}: {value!r:.80}"
+
+
+def kind_of(value: Any) -> str:
+    """Return the kind of a value, as far as JSON and tensors distinguish kinds."""
+    if isinstance(value, Tensor):
+        return f"{value.dtype} tensor of {value.dim()} dimensions"
+    if isinstance(value, bool | str):
+        return type(value).__name__
+    if isinstance(value, int | float):
+        return "number"
+    return "table" if isinstance(value, Mapping) else "list"

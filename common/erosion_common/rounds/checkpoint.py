@@ -21,12 +21,12 @@ from erosion_common.formats.tensor_file import (
     write_tensors,
 )
 from erosion_common.learning.pretrained import SHAPES
+from erosion_common.rounds.checked_step import TENSOR, kind_of
 from erosion_common.rounds.records import RunState
 from erosion_common.support.files import replacing
 
 VERSION = 1
 REMEDY = "Start the study again, without it."
-TENSOR = "$tensor"  # marks a tensor's place in the JSON
 S = TypeVar("S")
 
 
@@ -174,14 +174,3 @@ def load_model(path: Path) -> Tensor:
     if params.dtype != torch.float32 or params.dim() not in (1, 2) or not len(params):
         raise CheckpointError(f"The model {path} holds {params.dtype} of shape {params.shape}.")
     return params
-
-
-def kind_of(value: Any) -> str:
-    """Return the kind of a value, as far as JSON and tensors distinguish kinds."""
-    if isinstance(value, Tensor):
-        return f"{value.dtype} tensor of {value.dim()} dimensions"
-    if isinstance(value, bool | str):
-        return type(value).__name__
-    if isinstance(value, int | float):
-        return "number"
-    return "table" if isinstance(value, Mapping) else "list"

@@ -2,19 +2,41 @@
 
 run_arm     round after round: run, keep, emit, until it is over or hopeless
 run_round   who is here and quorum -> ask -> screen -> undo or aggregate -> record
+OpenRound   the same in parts, for Flower's callbacks
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
+from erosion_common.aggregation.cohort import HospitalName, Update
+from erosion_common.aggregation.vectors import norm
+from erosion_common.algorithms.base import Ask, RoundStart, SiteAnswer
+from erosion_common.algorithms.equal_steps import lengthened_by
 from erosion_common.errors import HopelessError, RunError
-from erosion_common.protocol.messages import Metrics
-from erosion_common.rounds.arm import Arm
+from erosion_common.protocol.compression import compress
+from erosion_common.protocol.messages import Metrics, TrainRequest, TrainResult
+from erosion_common.rounds.arm import Arm, Lengths
+from erosion_common.rounds.bounds import most_reply_bytes
+from erosion_common.rounds.channel import Connection, Reply
 from erosion_common.rounds.context import RunContext
+from erosion_common.rounds.evaluation import problem_with_metrics
 from erosion_common.rounds.events import RoundFinished
-from erosion_common.rounds.exchange import OpenRound
-from erosion_common.rounds.records import RoundRecord
+from erosion_common.rounds.presence import too_slow
+from erosion_common.rounds.records import (
+    Absence,
+    Answer,
+    ExchangeRecord,
+    Rejection,
+    RoundRecord,
+    RunState,
+    StepRecord,
+)
+from erosion_common.rounds.round import Round
+from erosion_common.rounds.screening import ITSELF, expected, reject_outsized, reply_spec, screen
 from erosion_common.support.logs import about
+from erosion_common.support.text import printable
+
+SUMMED = ("site_seconds", "bytes_received", "bytes_sent")  # over a round's exchanges
 
 
 def run_arm(
@@ -42,6 +64,235 @@ def run_round(ctx: RunContext, arm: Arm) -> RoundRecord:
     while not round_.is_over:
         round_.take(ctx.channel.ask(round_.requests(), round_.seconds))
     return round_.close()
+
+
+class OpenRound:
+    """A round under way: `requests` and `take` are one exchange; `close` moves the arm on."""
+
+    def __init__(self, ctx: RunContext, arm: Arm) -> None:
+        """Waits for the user and a quorum. Raises RunError."""
+        self._ctx, self._arm = ctx, arm
+        study, presence, state = ctx.study, ctx.presence, arm.state
+        wanted, spare = arm.wanted(study), len(study.hospitals) - study.federation.quorum
+        enough = max(1, len(wanted) - spare)
+        presence.wait_for(wanted, enough)
+        self._members, self._started_at = dict(presence.members), ctx.channel.now()
+        present = [name for name in wanted if name in self._members]
+        late = arm.back_off.paused(state.round + 1)
+        paused = {name: late[name] for name in present if name in late and name != study.user}
+        # Nobody sits out who is needed, and nobody after a skipped round.
+        is_spared = state.skipped_in_a_row == 0 and len(present) - len(paused) >= enough
+        self._paused = paused if is_spared else {}
+        taking_part = tuple(name for name in present if name not in self._paused)
+        self._round = Round(
+            state,
+            arm.method,
+            RoundStart(state.round + 1, study.user, taking_part, state.params),
+            arm=arm.name,
+            wanted=wanted,
+            spare=spare,
+            cohort_of=ctx.updates.cohort_of,
+        )
+        self.is_over = self._round.request is None  # the method asks no more
+        self.seconds = study.federation.round_deadline_seconds  # that an exchange may take
+        self._undone: tuple[RunState, RoundRecord] | None = None
+        self._steps: list[StepRecord] = []
+        self._metrics: Metrics | None = None  # the user's: the last that it sent
+        self._own_loss: float | None = None  # the user's, of what it received
+        self._late: set[HospitalName] = set()  # in any exchange
+        self._heard: set[HospitalName] = set()  # in any exchange
+        self._slow: set[HospitalName] = set()  # in any exchange, though in time
+        self._lengths: dict[HospitalName, Lengths] = {}  # of what is used
+
+    def requests(self) -> dict[Connection, TrainRequest]:
+        """Returns what the next exchange asks of those that are here."""
+        presence, asked = self._ctx.presence, self._round.asked
+        presence.refresh()
+        here = [n for n in asked if n in presence.members and n not in self._paused]
+        self._answers: dict[HospitalName, Answer] = {
+            name: self._paused.get(name) or Absence(presence.why_away(name))
+            for name in asked
+            if name not in here
+        }
+        self._replies: dict[HospitalName, ExchangeRecord] = {}  # outcome still open
+        self._sent: dict[HospitalName, Lengths] = {}  # what they sent in this exchange
+        self._left: set[HospitalName] = set()  # disconnected meanwhile
+        self._asked_at = self._ctx.channel.now()
+        return self._requests(here)
+
+    def take(self, replies: Iterable[Reply]) -> None:
+        """Screens the replies, and asks once more who disconnected; aggregates after the last."""
+        ctx, arm, request = self._ctx, self._arm, self._round.request
+        assert request is not None
+        self._screen(replies)
+        if self._left and (again := self._wait_for_those_who_left()):
+            self._screen(ctx.channel.ask(self._requests(again), self.seconds))
+        self._reject_outsized(request)
+        entries, times = {}, {}
+        for name, answer in self._answers.items():
+            entry = self._replies.get(name, ExchangeRecord("absent"))
+            if isinstance(answer, Absence):
+                entry = replace(entry, outcome="absent", reason=answer.reason)
+                if answer.over:
+                    arm.over[name] = answer.reason
+                if answer.late:
+                    self._late.add(name)
+            else:
+                self._heard.add(name)
+                if isinstance(answer, Rejection):
+                    entry = replace(entry, outcome="rejected", reason=answer.reason)
+                elif name in self._sent:
+                    self._lengths[name] = {**self._lengths.get(name, {}), **self._sent[name]}
+            is_measured = entry.seconds is not None and entry.bytes_received is not None
+            if name in self._heard and is_measured:  # over a network
+                times[name] = entry.seconds or 0.0
+            entries[name] = entry
+        self._slow |= too_slow(times, self.seconds)
+        self._steps.append(StepRecord(request.step, ctx.channel.now() - self._asked_at, entries))
+        self._undone = self._undone or arm.undo(ctx.study, self._own_loss, self._answers)
+        if request.baseline is not None:  # counts as the user's: never an outlier
+            baseline = {self._array(request): request.baseline}
+            user = ctx.study.user
+            self._lengths[user] = {**baseline, **self._lengths.get(user, {})}
+        self._round.answer(self._answers)
+        self.is_over = self._round.request is None
+
+    def close(self) -> RoundRecord:
+        """Moves the arm on, and returns what happened."""
+        arm, ctx = self._arm, self._ctx
+        arm.back_off.round_ended(arm.state.round + 1, self._late, self._heard, self._slow)
+        after, record = self._undone or self._round.outcome
+        arm.advance(ctx.study, ctx.updates, after, record, self._lengths, self._own_loss)
+        hospitals = {}
+        for name, entry in record.hospitals.items():
+            parts = [step.hospitals[name] for step in self._steps if name in step.hospitals]
+            known = {
+                figure: [v for part in parts if (v := getattr(part, figure)) is not None]
+                for figure in SUMMED
+            }
+            member = self._members.get(name)
+            hospitals[name] = replace(
+                entry,
+                **{figure: sum(values) if values else None for figure, values in known.items()},
+                software=None if member is None else member.software,
+                described_samples=None if member is None else member.num_samples,
+            )
+        return replace(
+            record,
+            hospitals=hospitals,
+            user_metrics=self._metrics,
+            seconds=ctx.channel.now() - self._started_at,
+            steps=tuple(self._steps) if len(self._steps) > 1 else (),
+        )
+
+    def _requests(self, names: Sequence[HospitalName]) -> dict[Connection, TrainRequest]:
+        """Returns a request for each of these, who are here: one object wherever they are equal."""
+        ctx, arm, ask = self._ctx, self._arm, self._round.request
+        assert ask is not None
+        study, state, members = ctx.study, arm.state, ctx.presence.members
+        self._names = {members[name].connection: name for name in names}
+        self._described = {
+            name: members[name].num_samples for name in study.hospitals if name in members
+        }
+        dim, parameters, packed = len(state.params), None, None
+        if ask.sends_parameters:  # as the sites will have them, in a simulation too
+            parameters, packed = compress(state.params, study.federation.compression)
+        spec = reply_spec(study, arm.name, ask.expects, dim, by_user=True)
+        to_all = TrainRequest(
+            study=study,
+            arm=arm.name,
+            round=state.round + 1,
+            parameters=parameters,
+            packed=packed,
+            scaling=ctx.scaling,
+            run=ctx.run,
+            enclosed=ask.to_all.tensors,
+            step=ask.step,
+            exchange=self._round.number,
+            wants_update=ask.expects.update,
+            values=ask.to_all.values,
+            most_reply_bytes=most_reply_bytes(spec, dim),
+        )
+        requests = {}
+        for connection, name in self._names.items():
+            requests[connection] = to_all
+            if (own := ask.to_each.get(name)) is not None:
+                enclosed = {**to_all.enclosed, **own.tensors}
+                values = {**to_all.values, **own.values}
+                requests[connection] = replace(to_all, enclosed=enclosed, values=values)
+        return requests
+
+    def _screen(self, replies: Iterable[Reply]) -> None:
+        study, state, request = self._ctx.study, self._arm.state, self._round.request
+        assert request is not None
+        for reply in replies:
+            if (name := self._names.get(reply.connection)) is None:
+                continue
+            content, site_seconds = reply.content, None
+            if isinstance(content, Rejection | Absence):
+                answer: Answer = content
+            else:
+                terms = expected(study, self._arm.name, state, request, name, self._described)
+                answer = screen(content, name, terms)
+                site_seconds = getattr(content.header, "seconds", None)
+            (self._left.add if reply.left else self._left.discard)(name)
+            if name == study.user and isinstance(content, TrainResult):
+                metrics = content.header.metrics
+                if metrics and (wrong := problem_with_metrics(metrics, study.task)):
+                    answer, metrics = Rejection(wrong), None
+                self._metrics = metrics or self._metrics
+                if content.header.own_loss is not None:
+                    self._own_loss = content.header.own_loss
+            match answer:
+                case Update():
+                    own = norm(answer.delta) if answer.norm is None else answer.norm
+                    self._sent[name] = {ITSELF: own, **answer.attached_norms}
+                    answer = self._ctx.updates.keep(answer)
+                case SiteAnswer():
+                    if answer.norm is not None:
+                        self._sent[name] = {self._array(request): answer.norm}
+                    if request.as_it_comes:
+                        answer = request.as_it_comes(name, answer)
+                case _:  # a site's own words may be megabytes
+                    answer = replace(answer, reason=printable(answer.reason) or "no reason given")
+            self._answers[name] = answer
+            self._replies[name] = ExchangeRecord(
+                "accepted",
+                seconds=reply.seconds,
+                site_seconds=site_seconds,
+                bytes_received=reply.bytes_received,
+                bytes_sent=reply.bytes_sent,
+            )
+            del reply, content, answer  # large: the next one comes before these would go
+
+    def _wait_for_those_who_left(self) -> list[HospitalName]:
+        """Waits once: a site that disconnects whenever it is asked must not block the round."""
+        user, left = self._ctx.study.user, self._left
+        enough, _ = self._round.shortfall(self._answers)
+        given = {n for n, a in self._answers.items() if isinstance(a, Update | SiteAnswer)}
+        if not enough or user not in given | left or len(given | left) < enough:
+            return []
+        names = [name for name in self._round.asked if name in left or name == user]
+        self._ctx.presence.wait_for(names, enough - len(given - {user}))
+        return [name for name in names if name in left and self._ctx.presence.is_here(name)]
+
+    def _reject_outsized(self, request: Ask) -> None:
+        study, params = self._ctx.study, self._arm.state.params
+        factors: dict[HospitalName, float] = {}  # by which the method lengthens updates
+        if (steps := study.arms[self._arm.name].equal_steps(study.build_context)) is not None:
+            updates = {name: a for name, a in self._answers.items() if isinstance(a, Update)}
+            factors = lengthened_by(updates, study.user, steps)
+        for name, factor in factors.items():
+            sent = self._sent[name]
+            self._sent[name] = {**sent, ITSELF: factor * sent[ITSELF]}
+        baseline = norm(params) if request.baseline is None else request.baseline
+        self._answers = reject_outsized(
+            self._answers, study.user, baseline, len(params), study.longest_noise, factors
+        )
+
+    def _array(self, request: Ask) -> str:
+        """Names what an exchange without updates measures: a step may be asked for twice."""
+        return f"{request.step} {self._round.number}"
 
 
 def _raise_if_hopeless(ctx: RunContext, arm: Arm, num_rounds: int) -> None:

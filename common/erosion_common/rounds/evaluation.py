@@ -30,13 +30,14 @@ from erosion_common.rounds.selection import folds_of
 from erosion_common.study.sections import BEST_LOCAL
 from erosion_common.study.study import Study
 from erosion_common.support.text import printable
-from erosion_common.tasks.metric import Metric, is_within
+from erosion_common.tasks.metric import Metric
 from erosion_common.tasks.task import Task
 
 EVALUATE_SECONDS = 600.0  # for the final figures, in addition to what each arm needs
 CHOOSING_SHARE = 0.5  # of a round's deadline, for a round of the arm that trains alone in all folds
 RESAMPLE_SECONDS = 1e-5  # for a patient of a resample: several times what it takes
 LONGEST_EVALUATION = 86_400.0  # however many patients a site reports
+ROUNDING = 1e-6  # beyond a bound, for a bound of at most 1; else as a share of it
 MOST_EVALUATIONS = 10  # of a user's site that disconnects whenever it is asked
 
 
@@ -187,7 +188,7 @@ def problem_with_metrics(found: Metrics, task: Task) -> str | None:
     """Returns why no model can have these figures, or None; undefined figures pass."""
     for metric in task.metrics:
         value = found.get(metric.name)
-        if value is not None and not metric.allows(value):
+        if value is not None and not is_within(value, metric.least, metric.most):
             return f"its {metric.label} is {value:g}, expected {_bounds(metric)}"
     return None
 
@@ -205,9 +206,15 @@ def problem_with_figures(found: FinalMetrics, task: Task) -> str | None:
         what = f"the interval of its {metric.label} is {ends.low:g} to {ends.high:g}"
         if ends.low > ends.high:
             return f"{what}, the wrong way round"
-        if not (metric.allows(ends.low) and metric.allows(ends.high)):
+        if not all(is_within(end, metric.least, metric.most) for end in (ends.low, ends.high)):
             return f"{what}, expected {_bounds(metric)}"
     return None
+
+
+def is_within(value: float, least: float, most: float) -> bool:
+    """Returns whether a value lies between two bounds, but for rounding; NaN lies nowhere."""
+    below, above = (ROUNDING * max(1.0, abs(bound)) for bound in (least, most))
+    return least - below <= value <= most + above
 
 
 def _bounds(metric: Metric) -> str:

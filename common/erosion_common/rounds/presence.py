@@ -262,7 +262,8 @@ class Presence:
             left = LOOK_SECONDS if mark is None else mark - waited
             self._channel.wait_for_change(min(LOOK_SECONDS, left))
             self.refresh()
-        self._announce(())
+        if self._announced:
+            self._announce(())
 
     def _announce(self, hospitals: tuple[HospitalName, ...]) -> None:
         if hospitals != self._announced:
@@ -357,15 +358,17 @@ class BackOff:
         # Delays in a row, the last round, and whether it answered then, too slowly.
         self._delayed: dict[HospitalName, tuple[int, int, bool]] = {}
 
-    def why_paused(self, hospital: HospitalName, number: int) -> Absence | None:
-        """Says why the hospital sits out round `number`, if it does."""
-        times, last, was_slow = self._delayed.get(hospital, (0, 0, False))
-        again = last + 1 + 2 ** max(0, times - self.TOLERATED)
-        if times < self.TOLERATED or number >= again:
-            return None
-        how = "much slower than the others" if was_slow else "late"
-        reason = f"was {how} {times} times in a row, and is asked again in round {again}"
-        return Absence(reason, left_out="slow" if was_slow else "late")
+    def paused(self, number: int) -> dict[HospitalName, Absence]:
+        """Returns who sits out round `number`, and why."""
+        paused = {}
+        for name, (times, last, was_slow) in self._delayed.items():
+            again = last + 1 + 2 ** max(0, times - self.TOLERATED)
+            if times < self.TOLERATED or number >= again:
+                continue
+            how = "much slower than the others" if was_slow else "late"
+            reason = f"was {how} {times} times in a row, and is asked again in round {again}"
+            paused[name] = Absence(reason, left_out="slow" if was_slow else "late")
+        return paused
 
     def round_ended(
         self,

@@ -3,7 +3,7 @@
     round_ = Round(state, method, ...)
     while round_.request is not None:
         round_.answer({hospital: answer, ...})
-    after, record = round_.outcome()
+    after, record = round_.outcome
 
 The coordinator, simulations and `erosion.flower` share it.
 """
@@ -69,28 +69,9 @@ class Round:
         self._cohort: Cohort | None = None
         self.number = 0  # of the exchange, from 1
         self.request: Ask | None = None  # what is asked now; None: the round has ended
-        self._outcome: tuple[RunState, RoundRecord] | None = None
+        self.asked: list[HospitalName] = []  # that the request goes to
+        self.outcome: tuple[RunState, RoundRecord]  # the state after the round, once it has ended
         self._resume(None)
-
-    def outcome(self) -> tuple[RunState, RoundRecord]:
-        """Returns the state after the round, which has ended, and its record."""
-        assert self._outcome is not None, "the method has another exchange"
-        return self._outcome
-
-    @property
-    def asked(self) -> list[HospitalName]:
-        """Returns the hospitals that the request goes to."""
-        assert self.request is not None
-        if self.request.hospitals is not None:
-            return list(self.request.hospitals)
-        return [name for name in self._wanted if name not in self._lost]
-
-    def needed(self, answers: Mapping[HospitalName, Answer]) -> int:
-        """Returns how many of `asked` must give usable answers; 0 if these `answers` suffice."""
-        assert self.request is not None
-        if not self._why_skip(answers):
-            return 0
-        return 1 if self.request.any_number else self._quorum(answers)
 
     def answer(self, answers: Mapping[HospitalName, Answer]) -> None:
         """Continues with an answer, or the reason for its absence, of every hospital in `asked`."""
@@ -110,10 +91,11 @@ class Round:
             if not (isinstance(answer, SiteAnswer) and isinstance(self._answers.get(name), Update))
         }
         self._lost = (self._lost | set(asked)) - usable.keys()
-        if reason := self._why_skip(answers):
+        _, reason = self.shortfall(answers)
+        if reason:
             self._method.close()
             self.request = None
-            self._outcome = _skipped(self._state, self._answers, self._arm, reason)
+            self.outcome = _skipped(self._state, self._answers, self._arm, reason)
             return
         if request.expects.update:
             updates = {n: a for n, a in usable.items() if isinstance(a, Update)}
@@ -137,9 +119,12 @@ class Round:
             # A hospital may have failed in an exchange after the one that brought its update.
             cohort = self._cohort if self.request and self.request.expects.update else None
             step = checked_step(end.value, self._state, cohort, known, self._arm)
-            self.request, self._outcome = None, self._conclude(step)
+            self.request, self.outcome = None, self._conclude(step)
         else:
             self.request = checked_ask(request, self._started, known, self._arm)
+            asked = self.request.hospitals
+            wanted = (name for name in self._wanted if name not in self._lost)
+            self.asked = list(wanted if asked is None else asked)
 
     def _conclude(self, step: Step[Any]) -> tuple[RunState, RoundRecord]:
         state, cohort, answers, note = self._state, self._cohort, self._answers, step.note
@@ -187,24 +172,28 @@ class Round:
         }
         return after, RoundRecord(self._arm, after.round, step.outcome, note, records)
 
-    def _why_skip(self, answers: Mapping[HospitalName, Answer]) -> str:
+    def shortfall(self, answers: Mapping[HospitalName, Answer]) -> tuple[int, str]:
+        """Returns how many of `asked` must give usable answers, and why these do not suffice.
+
+        0 and "" if they do.
+        """
         assert self.request is not None
         own = answers.get(self._started.user)
-        if isinstance(own, Rejection):
-            return f"the user's own update was rejected: {own.reason}"
-        if isinstance(own, Absence):
-            return f"the user's own site is absent: {own.reason}"
         missing = [a.reason for a in answers.values() if isinstance(a, Rejection | Absence)]
-        usable, quorum = len(answers) - len(missing), self._quorum(answers)
-        if self.request.any_number or usable >= quorum:
-            return ""
+        usable = len(answers) - len(missing)
+        needed = max(1, len(answers.keys() | self._lost) - self._spare)
+        if self.request.any_number:
+            needed = 1
+        if isinstance(own, Rejection):
+            return needed, f"the user's own update was rejected: {own.reason}"
+        if isinstance(own, Absence):
+            return needed, f"the user's own site is absent: {own.reason}"
+        if self.request.any_number or usable >= needed:
+            return 0, ""
         if self.request.expects.update:
-            return f"{usable} usable updates, {quorum} are needed (federation.quorum)"
-        what = f"{usable} usable answers to {self.request.step!r}, {quorum} are needed"
-        return what + most_said(missing)
-
-    def _quorum(self, answers: Mapping[HospitalName, Answer]) -> int:
-        return max(1, len(answers.keys() | self._lost) - self._spare)
+            return needed, f"{usable} usable updates, {needed} are needed (federation.quorum)"
+        what = f"{usable} usable answers to {self.request.step!r}, {needed} are needed"
+        return needed, what + most_said(missing)
 
 
 def _directions(cohort: Cohort) -> dict[HospitalName, float]:
@@ -258,26 +247,21 @@ def undone(
 def _records(
     answers: Mapping[HospitalName, Answer], before: RunState, after: Mapping[HospitalName, float]
 ) -> dict[HospitalName, HospitalRecord]:
-    silent = [name for name in before.weights if name not in answers]
-    return {
-        name: replace(
-            _record(answers.get(name)),
-            weight_before=before.weights.get(name),
-            weight_after=after.get(name),
-        )
-        for name in (*answers, *silent)
-    }
-
-
-def _record(answer: Answer | None) -> HospitalRecord:
-    match answer:
-        case Update(num_samples=counted, samples_seen=seen):
-            return HospitalRecord("accepted", num_samples=ceil(counted), samples_seen=ceil(seen))
-        case SiteAnswer():
-            return HospitalRecord("accepted")
-        case Rejection(reason, code):
-            return HospitalRecord("rejected", reason, code=code)
-        case Absence(reason, left_out=left_out):
-            return HospitalRecord("absent", reason, left_out=left_out)
-        case None:
-            return HospitalRecord("not_asked")
+    records = {}
+    for name in dict.fromkeys((*answers, *before.weights)):
+        match answers.get(name):
+            case Update(num_samples=counted, samples_seen=seen):
+                record = HospitalRecord(
+                    "accepted", num_samples=ceil(counted), samples_seen=ceil(seen)
+                )
+            case SiteAnswer():
+                record = HospitalRecord("accepted")
+            case Rejection(reason, code):
+                record = HospitalRecord("rejected", reason, code=code)
+            case Absence(reason, left_out=left_out):
+                record = HospitalRecord("absent", reason, left_out=left_out)
+            case None:
+                record = HospitalRecord("not_asked")
+        weights = {"weight_before": before.weights.get(name), "weight_after": after.get(name)}
+        records[name] = replace(record, **weights)
+    return records

@@ -3,7 +3,7 @@
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import torch
@@ -12,10 +12,17 @@ from torch import Tensor
 
 from erosion_common.aggregation.cohort import HospitalName, Update
 from erosion_common.aggregation.vectors import is_finite, norm
-from erosion_common.algorithms.base import TRAIN, UPDATES, ExpectedReply, SiteAnswer, TensorSpec
+from erosion_common.algorithms.base import (
+    TRAIN,
+    UPDATES,
+    Ask,
+    ExpectedReply,
+    SiteAnswer,
+    TensorSpec,
+)
 from erosion_common.learning.training import Training
 from erosion_common.protocol.messages import LARGEST_COUNT, StepResult, TrainResult
-from erosion_common.rounds.records import Answer, Rejection
+from erosion_common.rounds.records import Answer, Rejection, RunState
 from erosion_common.settings.base import first_mistake
 from erosion_common.study.study import Study
 
@@ -41,6 +48,49 @@ class Expected:
     most_samples: int | None = None  # that it may count for; None: as many as it has
     most_seen: int | None = None  # samples used that are believed; None: as many as it says
     most_steps: int | None = None  # steps that are believed; None: nobody is asked how many
+
+
+def expected(
+    study: Study,
+    arm: str,
+    state: RunState,
+    ask: Ask,
+    hospital: HospitalName,
+    described: Mapping[HospitalName, int],
+) -> Expected:
+    """Return what a hospital must answer; `described`: the training patients of all here."""
+    dim, patients = len(state.params), described[hospital]
+    settings, is_user = study.arms[arm], hospital == study.user
+    # With privacy its one step is over all of its patients.
+    most_seen = patients
+    if not study.privacy:
+        most_seen = seen_cap(study.training, patients, settings.trainings)
+    return Expected(
+        arm,
+        state.round + 1,
+        dim,
+        ask.step,
+        reply_spec(study, arm, ask.expects, dim, by_user=is_user),
+        study.federation.max_update_norm,
+        sealed=ask.expects.sealed and not is_user,
+        # In a trial the user trains without a fold of the patients that it described.
+        num_samples=None if study.fold is not None else patients,
+        most_samples=None if is_user else sample_cap(described, hospital),
+        most_seen=None if is_user else most_seen,
+        most_steps=steps_cap(study, patients) if settings.compares_steps else None,
+    )
+
+
+def reply_spec(
+    study: Study, arm: str, expects: ExpectedReply, dim: int, *, by_user: bool
+) -> ExpectedReply:
+    """Return what an answer must bring, including what the arm's method attaches to updates."""
+    if not expects.update:
+        return expects
+    settings = study.arms[arm]
+    own = settings.own_attachments(len(study.hospitals)) if by_user else {}
+    tensors = {**settings.attachment_specs(dim), **expects.tensors}
+    return replace(expects, tensors=tensors, optional={**own, **expects.optional})
 
 
 def screen(result: object, agent: HospitalName, expected: Expected) -> Answer:

@@ -25,7 +25,12 @@ from erosion_common.protocol.performance import ModelFigures
 from erosion_common.rounds.arm import arms_of
 from erosion_common.rounds.context import Decisions, RunContext
 from erosion_common.rounds.driver import run_arm
-from erosion_common.rounds.evaluation import RESAMPLE_SECONDS, figures_in, problem_with_answer
+from erosion_common.rounds.evaluation import (
+    RESAMPLE_SECONDS,
+    figures_in,
+    is_within,
+    problem_with_answer,
+)
 from erosion_common.rounds.events import ArmStarted
 from erosion_common.rounds.presence import Member
 from erosion_common.rounds.records import RoundRecord, RunState
@@ -33,7 +38,6 @@ from erosion_common.settings.base import Settings
 from erosion_common.settings.names import Count
 from erosion_common.study.study import Study
 from erosion_common.support.text import printable
-from erosion_common.tasks.metric import is_within
 
 STEEPEST = 1000.0  # of a calibration slope or an intercept that a site may report
 LARGEST_RATIO = 1e6

@@ -12,7 +12,7 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
 from numpy.typing import NDArray
 
-from erosion_common.aggregation.vectors import norm_of_values
+from erosion_common.aggregation.vectors import norm
 
 Words = NDArray[np.uint32]  # numbers modulo 2^32
 
@@ -96,7 +96,7 @@ def hides_others(update: NDArray[np.float32], scale: float, weight: float) -> bo
     In a range that is far too wide it rounds to zeros, and the sum is of the others alone. So its
     values must be STEPS whole numbers large, as a root mean square.
     """
-    return norm_of_values(update) * weight * scale >= STEPS * math.sqrt(len(update))
+    return norm(update) * weight * scale >= STEPS * math.sqrt(len(update))
 
 
 def encode(values: NDArray[np.float32], times: float, words: Words) -> Iterator[slice]:

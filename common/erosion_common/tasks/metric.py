@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 PROBABILITY_FLOOR = 0.01  # one certain mistake must not outweigh all other patients
 LARGEST_LOG_LOSS = -log(PROBABILITY_FLOOR)
-ROUNDING = 1e-6  # beyond a bound, for a bound of at most 1; else as a share of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,19 +50,6 @@ class Metric:
     def text(self, value: float) -> str:
         """Return a finite figure of it, for people."""
         return format(value, self.form(value))
-
-    def allows(self, value: float) -> bool:
-        """Return whether it can have this value, but for rounding."""
-        return is_within(value, self.least, self.most)
-
-
-def is_within(value: float, least: float, most: float) -> bool:
-    """Return whether a value lies between two bounds, but for rounding; NaN lies nowhere."""
-    return least - _rounding(least) <= value <= most + _rounding(most)
-
-
-def _rounding(bound: float) -> float:
-    return ROUNDING * max(1.0, abs(bound))
 
 
 Values = NDArray[np.float64]

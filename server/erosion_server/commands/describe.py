@@ -46,7 +46,7 @@ def _run(options: argparse.Namespace) -> int:
     from erosion_common.study.study import load_study
     from erosion_common.support.files import write_atomically
     from erosion_common.support.logs import configure_logging
-    from erosion_server.coordination.description import description_page, show
+    from erosion_server.output.description import description_page, show
 
     configure_logging(options.verbose)
     goes = "without" if options.simulate else "with"

@@ -16,7 +16,7 @@ from flwr.serverapp.strategy import Result
 from erosion_common.protocol.flower import to_array
 from erosion_common.rounds.arm import Arm
 from erosion_common.rounds.context import RunContext
-from erosion_common.rounds.exchange import OpenRound
+from erosion_common.rounds.driver import OpenRound
 from erosion_common.rounds.records import RoundRecord, RunState
 from erosion_common.rounds.strategy import RoundStrategy
 from erosion_common.rounds.study import StudyOutcome, run_study
