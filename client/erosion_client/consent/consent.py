@@ -131,7 +131,10 @@ class Consent:
         else:
             _check_names(run=request.run)
             answer = Answer(*what, "", 0, FINAL_FIGURES, study.fold is not None)
-        with self._records.transaction():
+        # A sealed phase flushes this with its own note, or is of keys that are in memory alone.
+        is_sealed = study.federation.sealed and self._site.name != study.user
+        is_phase = is_sealed and isinstance(request, TrainRequest)
+        with self._records.transaction(flushed=not is_phase):
             if isinstance(request, TrainRequest):
                 self._check_times(request, answer)
             self._note(study, answer, question_hash(request, kept or {}), lacks or {})

@@ -25,6 +25,7 @@ NETWORK = {  # file systems on which two computers would not see each other's `-
 _DAMAGED = (sqlite3.Error, UnicodeError)
 
 Values = Sequence[str | int | float | bytes]
+_COMMIT = "commit"
 
 
 class PrivateDatabase:
@@ -73,7 +74,8 @@ class PrivateDatabase:
 
     def execute(self, statement: str, values: Values = ()) -> list[tuple[Any, ...]]:
         """Execute one statement; return its rows."""
-        self._check_in_place()
+        if not self._file.in_transaction or statement == _COMMIT:  # which nothing is lost before
+            self._check_in_place()
         try:
             return self._file.execute(statement, values).fetchall()
         except _DAMAGED as problem:
@@ -81,7 +83,8 @@ class PrivateDatabase:
 
     def execute_many(self, statement: str, rows: Iterable[Values]) -> None:
         """Execute one statement for each of the rows."""
-        self._check_in_place()
+        if not self._file.in_transaction:
+            self._check_in_place()
         try:
             self._file.executemany(statement, rows)
         except _DAMAGED as problem:
@@ -118,15 +121,19 @@ class PrivateDatabase:
                 raise sqlite3.DatabaseError(f"a value of {table}.{column} is no {kind}")
 
     @contextmanager
-    def transaction(self) -> Iterator[None]:
-        """Commit all or nothing, with exclusive access for one program."""
+    def transaction(self, *, flushed: bool = True) -> Iterator[None]:
+        """Commit all or nothing, with exclusive access for one program.
+
+        Without `flushed` a power cut may lose it until the next that is; a killed program does not.
+        """
         if self._file.in_transaction:
             yield
             return
+        self._file.execute(f"pragma synchronous = {'full' if flushed else 'normal'}")
         self.execute("begin immediate")
         try:
             yield
-            self.execute("commit")
+            self.execute(_COMMIT)
         except BaseException:  # an interrupted program leaves no partial transaction, either
             if self._file.in_transaction:
                 self.execute("rollback")

@@ -61,9 +61,9 @@ class Records:
         """Close the file."""
         self._file.close()
 
-    def transaction(self) -> AbstractContextManager[None]:
-        """Commit all or nothing, with exclusive access for one program."""
-        return self._file.transaction()
+    def transaction(self, *, flushed: bool = True) -> AbstractContextManager[None]:
+        """Commit all or nothing, with exclusive access for one program; see `PrivateDatabase`."""
+        return self._file.transaction(flushed=flushed)
 
     def check_secret(self, secret: bytes, *, first: bool = True) -> None:
         """Raise SiteError where patients were noted with another secret: none were recognised.

@@ -100,11 +100,15 @@ def _with_origins(records: Records, answers: Collection[Answer]) -> list[Answer]
     ]
 
 
+# Answered only with keys that a program has in memory, and after a phase that is noted.
+_FROM_MEMORY = {phases.MASKED, phases.UNMASK}
+
+
 def _answer_of(entry: AuditEntry) -> list[Answer]:
     """Return the answer that the line logs; None for one that no budget counts."""
     kind, _, step = entry.kind.partition(".")
     lacks_the_study = isinstance(entry.figures, dict) and "unknown_study" in entry.figures
-    if kind not in (wire.TRAIN, wire.EVALUATE) or lacks_the_study:
+    if kind not in (wire.TRAIN, wire.EVALUATE) or lacks_the_study or step in _FROM_MEMORY:
         return []
     variant, run = entry.digest or "", entry.run or ""
     if entry.kind == wire.EVALUATE:
@@ -123,9 +127,9 @@ def _release_of(entry: AuditEntry, dataset: str) -> list[Release]:
 
 
 def _leg_of(entry: AuditEntry) -> list[tuple[RoundPlace, str]]:
-    """Return the phase of a sealed round that the line logs."""
+    """Return the phase of a sealed round that the line logs, where it is one that is noted."""
     kind, _, step = entry.kind.partition(".")
     has_keys = isinstance(entry.figures, dict) and entry.figures.get("sealed") is not None
-    if kind != wire.TRAIN or not (step in phases.STEPS or (has_keys and not step)):
+    if kind != wire.TRAIN or not (step == phases.DISTANCE or (has_keys and not step)):
         return []
     return [(RoundPlace(entry.digest or "", entry.run or "", entry.round or 0), step or TRAIN)]

@@ -256,8 +256,6 @@ class SealedSite:
             self._mask(measured, told, envelopes)
         elif self._past(Masked).told.hash != told.hash:
             raise Refusal("The update of this site was in another sum already.")
-        else:
-            self._note(measured.greeted.context, phases.MASKED)
         greeted, name, key = measured.greeted, self._identity.name, self._identity.node_key
         try:
             words = masked_words(
@@ -276,7 +274,6 @@ class SealedSite:
             raise Refusal("This site has no weight in the sum that it is asked for.")
         self._check_view(measured, told)
         shares = self._opened(measured, envelopes)
-        self._note(measured.greeted.context, phases.MASKED)
         if not fits_range(update, told.scale):
             raise Refusal("The update of this site is outside of the sum's range.")
         if not hides_others(update, told.scale, told.weights[name]):
@@ -294,7 +291,7 @@ class SealedSite:
             phase = self._as_helper(self._phase, told)
         else:
             phase = self._past(Masked)
-        view, measured = phase.told, phase.measured
+        view = phase.told
         if strangers := set(names) - set(view.members):
             raise Refusal(f"{', '.join(sorted(strangers))} cannot have delivered: no weight.")
         if self._identity.name in set(view.members) - set(names):
@@ -309,7 +306,6 @@ class SealedSite:
         for other in names:  # enough of the rest could do without it
             if problem := delivered[other].rules.problem_with(weights):
                 raise Refusal(f"{other} would be in no sum of those who delivered: {problem}.")
-        self._note(measured.greeted.context, phases.UNMASK)
         released = Released(
             {other: phase.shares[other].seed for other in names if other in phase.shares},
             {
@@ -327,7 +323,6 @@ class SealedSite:
         view = phase.masked.told
         if tuple(names) != phase.delivered or (told is not None and told[0].hash != view.hash):
             raise Refusal("The update of this site was in another sum already, of other hospitals.")
-        self._note(phase.masked.measured.greeted.context, phases.UNMASK)
         return phase.released
 
     def _as_helper(

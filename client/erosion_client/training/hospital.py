@@ -476,7 +476,8 @@ class Hospital:
             self._prepared.move_to_end(study.digest)
         while len(self._prepared) > STUDIES_KEPT:
             self._prepared.popitem(last=False)
-        check_limits(self.site, study, dataset.training_counts)
+        if known is None or known.run != run:
+            check_limits(self.site, study, dataset.training_counts)
         return dataset
 
     def _begin(self, prepared: LocalDataset, request: Request) -> None:

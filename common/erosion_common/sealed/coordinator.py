@@ -7,6 +7,7 @@ distances |M - W g_0| is at most sum f_i d_i |g_0|, by the triangle inequality.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -91,7 +92,7 @@ def check_sum(
     return SumCheck(math.sqrt(square), slack * claimed + rounding)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Attempt:
     """An attempt at a round, once every site has said hello."""
 
@@ -102,7 +103,7 @@ class Attempt:
     measure: SealedMeasure
     measured_norm: float  # the same in the method's measure, not 0 either
 
-    @property
+    @cached_property
     def hash(self) -> bytes:
         """The attempt, and everybody in it."""
         return roster_hash(self.context, self.roster)

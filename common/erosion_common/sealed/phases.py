@@ -9,6 +9,7 @@ and scales are in the masks' keys, so a last digit that changed on the way would
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Annotated
 
 from pydantic import BeforeValidator, Field, PlainSerializer
@@ -97,7 +98,7 @@ class Hello:
 Roster = Mapping[str, Hello]  # the user's own site is not in it
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class View:
     """The view that the sites of one sum got."""
 
@@ -110,7 +111,7 @@ class View:
         """Return the hospitals with updates in the sum, by name."""
         return sorted(name for name, weight in self.weights.items() if weight > 0)
 
-    @property
+    @cached_property
     def hash(self) -> bytes:
         """All of it."""
         entries = [part for n in sorted(self.weights) for part in (n, float(self.weights[n]))]

@@ -42,6 +42,12 @@ MESSAGE_BITS = 64  # k of the paper; half the bits of p would have to be known t
 _ALL = 1 << MESSAGE_BITS  # 2^64
 
 
+def _let_others_run() -> None:
+    """Let this thread compute while others do, where that is possible."""
+    if gmpy2:
+        gmpy2.get_context().allow_release_gil = True
+
+
 @cache
 def _say_if_slow() -> None:
     if not gmpy2:
@@ -93,13 +99,43 @@ class ResiduePrivateKey:
         return ResidueKey(self.p * self.q, y)
 
     def seal(self, message: int) -> Whole:
-        """Return the same as the public half, five times as fast."""
+        """Return the same as the public half, twenty times as fast with a power made ahead."""
         _say_if_slow()
-        p, q, y = self.p, self.q, self.public.y
-        by_p = _power(y, message, p) * _power(_random_below(p), _ALL, p) % p
+        p, q = self.p, self.q
+        by_p = self._hiding.pop() if self._hiding else self._random_power()
+        for powers, digit in zip(
+            self._of_base, (message % _ALL).to_bytes(8, "little"), strict=True
+        ):
+            by_p = by_p * powers[digit] % p
         # Modulo q the 2^64-th powers are all squares, and y counts by being none.
-        by_q = _random_below(q) ** 2 * y ** (message % 2) % q
+        by_q = _random_below(q) ** 2 * self.public.y ** (message % 2) % q
         return self._joined(by_p, by_q)
+
+    def make_ahead(self, number: int) -> None:
+        """Have that many random powers ready to be taken, in memory, each by one message."""
+        _let_others_run()
+        hiding, _ = self._hiding, self._of_base
+        while len(hiding) < number:
+            hiding.append(self._random_power())
+
+    def _random_power(self) -> Whole:
+        return _power(_random_below(self.p), _ALL, self.p)
+
+    @cached_property
+    def _hiding(self) -> list[Whole]:
+        """2^64-th powers modulo p that hide nothing yet."""
+        return []
+
+    @cached_property
+    def _of_base(self) -> list[list[Whole]]:
+        """y^(256^i * digit) modulo p, for each byte i of a message and each digit."""
+        table, base = [], self.public.y % self.p
+        for _ in range(MESSAGE_BITS // 8):
+            table.append([_whole(1)])
+            for _ in range(255):
+                table[-1].append(table[-1][-1] * base % self.p)
+            base = table[-1][-1] * base % self.p
+        return table
 
     def open(self, sealed: Whole) -> int:
         """Return the message, from 0 to 2^64 - 1."""
@@ -247,7 +283,8 @@ def to_rows(numbers: Sequence[Whole], num_bytes: int) -> Tensor:
 
 def from_rows(rows: Tensor) -> list[Whole]:
     """Return the numbers of (n, num_bytes) uint8."""
-    return [from_bytes(row.numpy().tobytes()) for row in rows]
+    content, step = rows.numpy().tobytes(), max(1, rows.shape[1])
+    return [from_bytes(content[at : at + step]) for at in range(0, len(content), step)]
 
 
 NUM_ROOTS = 128  # with a third prime, each exists with a chance of a half
@@ -321,6 +358,11 @@ class CoordinatorKeys:
         if self._key is None or (self._key.p, self._key.q) != (p, q):
             self._key = ResiduePrivateKey(p, q)
             self._proofs.clear()
+
+    def make_ahead(self, number: int, run_hash: bytes) -> None:
+        """Make what the next question of so many values takes, its key and the proof included."""
+        self.key.make_ahead(number)
+        self.proof(run_hash)
 
     def proof(self, run_hash: bytes) -> Sequence[Whole]:
         """Return the proof of the modulus for that run."""

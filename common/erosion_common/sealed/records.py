@@ -14,14 +14,20 @@ from torch import Tensor
 
 from erosion_common.algorithms.base import SealedMeasure
 from erosion_common.errors import CheckpointError
-from erosion_common.formats.json_file import without_checksum, write_json
+from erosion_common.formats.json_file import with_checksum, without_checksum, write_json
 from erosion_common.formats.tensor_file import metadata, read_with_header
 from erosion_common.sealed import phases
 from erosion_common.sealed.masks import BUCKETS
 from erosion_common.sealed.phases import Hello, Lengths, Receipt, RoundContext, View
 from erosion_common.sealed.power_residues import MOST_BITS
 from erosion_common.settings.base import Settings
-from erosion_common.support.files import MOST_KEPT_BYTES, read_named, write_atomically
+from erosion_common.support.files import (
+    MOST_KEPT_BYTES,
+    cut_to_whole_lines,
+    naming,
+    read_named,
+    write_atomically,
+)
 
 
 class Evidence(Settings):
@@ -74,6 +80,14 @@ class PendingRound(Settings):
     delivered: tuple[str, ...] | None = None  # None: phase 4 was not begun
 
 
+_PROGRESS = {"distances", "weights", "delivered"}
+
+
+def _line_of(pending: PendingRound, include: set[str] | None = None) -> str:
+    values = json.loads(pending.model_dump_json(include=include))
+    return json.dumps(with_checksum(values)) + "\n"
+
+
 class SumRecords:
     """Keeps them for one arm, in memory: a simulation's. `RecordFiles` are on the disk."""
 
@@ -105,11 +119,19 @@ class RecordFiles(SumRecords):
 
     def pending(self) -> PendingRound | None:
         """Return the newest. Raises CheckpointError."""
+        cut_to_whole_lines(self._pending)
         return _read(self._pending, PendingRound)
 
     def begin(self, pending: PendingRound) -> None:
-        """On disk when this returns."""
-        write_json(self._pending, pending, mode=0o600)
+        """Put the question on the disk, and what became of it behind it, not flushed.
+
+        Whoever has lost the rest asks the same again, and gets the same distances.
+        """
+        if pending.weights is None:
+            write_atomically(self._pending, _line_of(pending), mode=0o600)
+        else:
+            with naming(self._pending), self._pending.open("a", encoding="ascii") as file:
+                file.write(_line_of(pending, include=_PROGRESS))
 
     def suspect(self, evidence: Evidence, own: Tensor) -> None:
         """Two files, which only their owner may read."""
@@ -149,7 +171,9 @@ def _read(path: Path, form: type[S]) -> S | None:
     except OSError as problem:
         raise CheckpointError(f"{path} cannot be read: {problem.strerror}.") from None
     try:
-        values = without_checksum(json.loads(text))
+        values = {}
+        for part in text.splitlines() if form is PendingRound else [text]:
+            values |= without_checksum(json.loads(part))
         return form.model_validate_json(json.dumps(values))
     except (ValueError, AttributeError, RecursionError):  # pydantic's is the first
         raise CheckpointError(

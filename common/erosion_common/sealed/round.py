@@ -3,6 +3,7 @@
 import math
 import secrets
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from statistics import median
 from typing import cast
@@ -29,11 +30,10 @@ from erosion_common.sealed import phases
 from erosion_common.sealed.cohort import SealedCohort, SealedSum
 from erosion_common.sealed.coordinator import Attempt, SumCheck
 from erosion_common.sealed.distance import Question
-from erosion_common.sealed.masks import Words, norm_of
+from erosion_common.sealed.masks import BUCKETS, Words, norm_of
 from erosion_common.sealed.phases import Lengths, Receipt, Roster, RoundContext, SumRules, View
 from erosion_common.sealed.power_residues import (
     CoordinatorKeys,
-    Whole,
     from_bytes,
     from_rows,
     to_bytes,
@@ -102,12 +102,23 @@ class SealedRound:
         terms, begun, earlier = self._terms, self._begun, self._earlier
         attempt = secrets.token_bytes(phases.ATTEMPT_BYTES) if earlier is None else earlier.attempt
         said = phases.Attempted(attempt=attempt).model_dump(mode="json")
-        answered = yield Ask(
-            TRAIN,
-            Payload(to_all.tensors, said),
-            to_user,
-            expects=ExpectedReply(update=True, sealed=True),
-        )
+        start = terms.study, terms.run, terms.arm, begun.round, attempt
+        with ThreadPoolExecutor(1) as meanwhile:
+            hashed = meanwhile.submit(
+                received_hash, begun.parameters, terms.scaling, to_all.tensors
+            )
+            num_values = min(BUCKETS, len(begun.parameters))
+            made = meanwhile.submit(
+                self._keys.make_ahead, num_values, RoundContext(*start, b"").run_hash
+            )
+            answered = yield Ask(
+                TRAIN,
+                Payload(to_all.tensors, said),
+                to_user,
+                expects=ExpectedReply(update=True, sealed=True),
+            )
+            context = RoundContext(*start, hashed.result())
+            made.result()
         self._sites = self._keys.sites()
         self.own, *others = answered.cohort.updates
         own_norm = vectors.norm(self.own.delta)  # the cohort has no other values
@@ -115,8 +126,6 @@ class SealedRound:
         measured_norm = norm_of(terms.measure.scaled(values)) if terms.measure.places else own_norm
         if not (own_norm > 0 and measured_norm > 0):
             raise Skipped("the user's own update has norm zero, which gives a sealed sum no range")
-        received = received_hash(begun.parameters, terms.scaling, to_all.tensors)
-        context = RoundContext(terms.study, terms.run, terms.arm, begun.round, attempt, received)
         hellos = {update.agent: update.hello for update in others if update.hello is not None}
         roster = self._roster(context, hellos)
         there = roster.keys() - self.rejected.keys()
@@ -175,6 +184,14 @@ class SealedRound:
             base=to_bytes(key.public.y, num_bytes),
             scale=question.scale,
         )
+        self._opened: dict[HospitalName, float] = {}
+
+        def open_(name: HospitalName, reply: SiteAnswer) -> SiteAnswer:
+            (sealed,) = from_rows(reply.tensors[phases.SEALED_DISTANCE].reshape(1, -1))
+            if math.gcd(int(sealed), int(key.public.n)) == 1:
+                self._opened[name] = self._asker.distance(sealed)
+            return SiteAnswer({}, reply.values)
+
         answered = yield Ask(
             phases.DISTANCE,
             Payload(
@@ -187,17 +204,16 @@ class SealedRound:
             ),
             hospitals=sorted(self.peers),
             sends_parameters=False,
+            as_it_comes=open_,
         )
         said = self._usable_answers(answered.replies)
-        distances = {name: self._asker.distance(sealed) for name, (sealed, _) in said.items()}
+        distances = {name: self._opened[name] for name in said}
         for name in self._far(distances):
             self._reject(name, f"distance {distances[name]:.4g}: out of all proportion")
             del said[name], distances[name]
-        self.lengths = {
-            name: values.lengths for name, (_, values) in said.items() if values.lengths
-        }
-        self._envelopes = {name: values.envelopes for name, (_, values) in said.items()}
-        self._dealt = {name: values.dealt for name, (_, values) in said.items()}
+        self.lengths = {name: values.lengths for name, values in said.items() if values.lengths}
+        self._envelopes = {name: values.envelopes for name, values in said.items()}
+        self._dealt = {name: values.dealt for name, values in said.items()}
         self.distances = distances
         if self._pending.weights is not None:
             if self._pending.distances.keys() != distances.keys():
@@ -209,21 +225,20 @@ class SealedRound:
 
     def _usable_answers(
         self, replies: Mapping[HospitalName, SiteAnswer]
-    ) -> dict[HospitalName, tuple[Whole, phases.DistanceSaid]]:
-        """Return the sealed distances with the values sent along; other answers are rejected."""
-        everyone, n, found = self.attempt.roster.keys(), int(self._keys.key.public.n), {}
+    ) -> dict[HospitalName, phases.DistanceSaid]:
+        """Return the values sent along with sealed distances; other answers are rejected."""
+        everyone, found = self.attempt.roster.keys(), {}
         for name, reply in replies.items():
-            (sealed,) = from_rows(reply.tensors[phases.SEALED_DISTANCE].reshape(1, -1))
             said: phases.DistanceSaid = reply.values
             if said.envelopes.keys() != everyone - {name} or said.dealt.keys() != everyone:
                 self._reject(name, "it shares its secrets out to others than those of the round")
             elif self.attempt.measure.needs_lengths and said.lengths is None:
                 self._reject(name, "no lengths of its update, which the method needs")
-            elif math.gcd(int(sealed), n) != 1:
+            elif name not in self._opened:
                 self._reject(name, "a sealed distance that is none")
             else:
-                found[name] = sealed, said
-        for name in self._outsized({n: said.lengths for n, (_, said) in found.items()}):
+                found[name] = said
+        for name in self._outsized({n: said.lengths for n, said in found.items()}):
             self._reject(name, "the length that it gave is out of all proportion")
             del found[name]
         return found

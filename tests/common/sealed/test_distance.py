@@ -153,6 +153,17 @@ def test_an_honest_question_is_about_values_with_many_digits() -> None:
     assert not is_fine(own_values(question, f32([3 / 1024, 0]), SEED))
 
 
+def test_powers_made_ahead_hide_one_number_each() -> None:
+    key = ResiduePrivateKey(residue_key().p, residue_key().q)
+    key.make_ahead(2)
+    numbers = [5, 5, 5, -5, 2**64 - 1, 0, 2**40 + 3]  # two with powers that are there
+    sealed = [key.seal(number) for number in numbers]
+    assert len(set(sealed)) == len(numbers)
+    assert [key.open(each) for each in sealed] == [number % 2**64 for number in numbers]
+    key.make_ahead(1)
+    assert key.seal(5) not in sealed
+
+
 def test_an_honest_modulus_has_a_proof_and_others_have_none() -> None:
     key = residue_key()
     public, roots = key.public, prove(key, b"run")

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from erosion_common.errors import CheckpointError, RunError
 from erosion_common.program.command import CHECK_FAILED
 from erosion_common.program.command_line import main
-from erosion_common.sealed.records import Evidence, RecordFiles
+from erosion_common.sealed.records import Evidence, PendingRound, RecordFiles
 from erosion_server.run.audit_run import audit_run
 from erosion_server.run.run_folder import RunFolder
 from tests.client.sealed.sites import CONTEXT, FACTORS, OWN, by_hand
@@ -121,3 +121,24 @@ def test_evidence_without_a_checksum_is_refused(tmp_path: Path) -> None:
     save_file({"own": torch.from_numpy(OWN)}, own)
     with pytest.raises(CheckpointError):
         RecordFiles(RunFolder(tmp_path).sealed, "we").evidence()
+
+
+def test_what_became_of_a_question_is_kept_up_to_a_line_that_was_cut_off(tmp_path: Path) -> None:
+    asked = PendingRound(
+        round=3, attempt=bytes(16), roster={}, primes=(b"\3", b"\5"), sealed_own=b"\1\2"
+    )
+    summed = asked.model_copy(update={"distances": {"a": 0.1}, "weights": {"a": 0.3}})
+    unmasked = summed.model_copy(update={"delivered": ("a",)})
+    kept, path = RecordFiles(tmp_path, "we"), tmp_path / "we-round.json"
+    for pending in (asked, summed, unmasked):
+        kept.begin(pending)
+        assert RecordFiles(tmp_path, "we").pending() == pending
+    path.write_bytes(path.read_bytes()[:-9])  # by a power cut
+    assert kept.pending() == summed
+    kept.begin(unmasked)
+    assert kept.pending() == unmasked
+    path.write_bytes(path.read_bytes().replace(b"0x1", b"0x2", 1))
+    with pytest.raises(CheckpointError, match=path.name):
+        kept.pending()
+    kept.begin(asked)
+    assert kept.pending() == asked
