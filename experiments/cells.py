@@ -8,13 +8,14 @@ import logging
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from errno import EACCES
-from multiprocessing import active_children, get_context
+from multiprocessing import active_children, get_context, parent_process
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,6 @@ from rich.progress import (
 
 from erosion_common.errors import ErosionError
 from erosion_common.support.files import MOST_KEPT_BYTES, held, read_named, write_atomically
-from erosion_common.support.process import end_with_parent
 from erosion_common.support.text import shown
 from erosion_server.run import provenance
 from experiments.basis import Basis, digest_of
@@ -366,10 +366,23 @@ def _processor_seconds() -> float:
     return used.user + used.system + used.children_user + used.children_system
 
 
+def _end_with_parent() -> None:
+    """End this process of `multiprocessing` with its parent: a worker would wait for ever."""
+    parent = parent_process()
+    if parent is None:
+        raise RuntimeError("this process was not started by multiprocessing")
+
+    def watch() -> None:
+        parent.join()
+        os._exit(1)  # not sys.exit, which ends this thread alone
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
 def _begin_process() -> None:
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all: the first process ends them
-    end_with_parent()
+    _end_with_parent()
 
 
 def _write(file: CellFile, plan: CellPlan) -> None:

@@ -64,7 +64,6 @@ class Diabetes130(SourceBase):
     patients: int = Field(default=500, ge=20, le=1800)  # at each hospital
 
     def contents(self, study: Study, data_dir: Path | None) -> Iterator[tuple[str, PatientTable]]:
-        """Each payer's patients."""
         path = existing_file(data_folder(data_dir, FOLDER), FILE)
         rows = first_stays(path)
         for place, (hospital, payer) in enumerate(PAYERS.items()):

@@ -63,7 +63,6 @@ class HeartDisease(SourceBase):
     split_seed: int | None = Field(default=None, ge=0)
 
     def contents(self, study: Study, data_dir: Path | None) -> Iterator[tuple[str, PatientTable]]:
-        """Each hospital's file."""
         source = data_folder(data_dir, "heart-disease")
         for hospital in study.everyone:
             path = existing_file(source, FILES[hospital])

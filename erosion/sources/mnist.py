@@ -32,7 +32,6 @@ PATTERNS: dict[PatternName, tuple[float, ...]] = {  # share of the digits 0 to 9
     "G": (0.91, 0.01, 0.01, 0.01, 0.01, 0.01, 0.01, 0.01, 0.01, 0.01),
 }
 
-TEST_COUNTS = (980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009)  # MNIST's, of 0 to 9
 CHUNKS = 100  # of each digit, in the reference partition
 
 
@@ -92,13 +91,6 @@ def user_test_images(labels: Indices, pattern: PatternName) -> Indices:
         rows = np.flatnonzero(labels == digit)
         chosen.append(rows[: int(share * len(rows))])
     return np.sort(np.concatenate(chosen))
-
-
-def commonest_share(pattern: PatternName) -> float:
-    """Return the share of the commonest digit among agent 0's test images."""
-    labels = np.repeat(np.arange(10), TEST_COUNTS)
-    counts = np.bincount(labels[user_test_images(labels, pattern)])
-    return float(counts.max() / counts.sum())
 
 
 class Mnist(SourceBase):

@@ -95,8 +95,6 @@ class BreastCancer(SourceBase):
         return known | dict(zip(more_alike, others, strict=True))
 
     def contents(self, study: Study, data_dir: Path | None) -> Iterator[tuple[str, PatientTable]]:
-        """30 features and the diagnosis."""
-        del data_dir  # nothing is downloaded
         more_alike = [name for name in MORE_ALIKE if name in study.everyone]
         if len(more_alike) * self.alike > self._left:
             raise StudyError(f"{NUM_PATIENTS} patients are too few; lower home, alike or miscoded")
@@ -134,8 +132,6 @@ class Diabetes(SourceBase):
     other_scale: int = Field(default=80, ge=10, le=120)
 
     def contents(self, study: Study, data_dir: Path | None) -> Iterator[tuple[str, PatientTable]]:
-        """Ten features and the progression after a year."""
-        del data_dir  # nothing is downloaded
         features = shipped("diabetes_data_raw.csv.gz")
         progression = shipped("diabetes_target.csv.gz")
         order = np.random.default_rng(study.seed).permutation(len(progression))

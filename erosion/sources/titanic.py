@@ -163,7 +163,6 @@ class Titanic(SourceBase):
     split_seed: int = Field(default=AUTHORS_SEED, ge=0)
 
     def contents(self, study: Study, data_dir: Path | None) -> Iterator[tuple[str, PatientTable]]:
-        """Each hospital's passengers."""
         passengers = load_passengers(data_dir)
         rows = split_indices(passengers, self.ages, self.split_seed)
         for hospital, indices in zip(HOSPITALS, rows, strict=True):

@@ -142,11 +142,38 @@ def measured_ball(
     if options.epsilon_of == "own_accuracy":
         epsilon *= accuracy_of(layer, features, labels)
     along = directions(options.directions, layer.flat.numel(), generator)
-    found = good_enough_ball(layer, features, labels, epsilon, along, axes, cell)
+    along = along if axes is None else along * axes
+    found = good_enough_ball(layer, features, labels, epsilon, along, cell)
     if options.radius == "midpoint" and found.radius > 0:
         width = LAYER_WIDTH if axes is None else ELLIPSOID_WIDTH
         return replace(found, radius=midpoint(found.radius, width))
     return found
+
+
+def certified_radius(
+    layer: Layer, features: Tensor, labels: Tensor, ball: GoodEnough, axes: Tensor | None = None
+) -> float:
+    """Return within which radius every model is good enough, in any direction.
+
+    By moving class c's parameters along their axes its logit changes by at most
+    l_c = sqrt(sum_i (axes_ci x_i)^2), so a margin by sqrt(l_y^2 + l_j^2): sqrt(2(|x|^2 + 1)) in a
+    ball.
+    """
+    logits = layer(features)
+    own, right = logits.gather(1, labels[:, None]), logits.argmax(dim=1) == labels
+    rank = int(right.sum()) - ceil(ball.needed * len(labels) - 1e-9) + 1
+    if not 1 <= rank <= int(right.sum()):
+        return 0.0 if rank < 1 else LARGEST_RADIUS
+    inverse = (own - logits)[right].clamp(min=1e-30).reciprocal()
+    inverse.scatter_(1, labels[right][:, None], 0.0)
+    classes, width = inverse.shape[1], features.shape[1]
+    squares = torch.ones(layer.flat.numel()) if axes is None else axes
+    squares = squares.double().square()
+    of_weights = squares[: classes * width].reshape(classes, width)
+    reach = features[right].double().square() @ of_weights.T + squares[classes * width :]
+    steepness = (reach + reach.gather(1, labels[right][:, None])).sqrt()
+    rates = (inverse.double() * steepness).amax(dim=1)
+    return min(1 / float(rates.kthvalue(len(rates) - rank + 1).values), LARGEST_RADIUS)
 
 
 def measured_neurons(

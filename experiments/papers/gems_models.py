@@ -38,6 +38,7 @@ from experiments.papers.gems_authors import (
     AuthorsConvex,
     AuthorsMeeting,
     AuthorsNetwork,
+    certified_radius,
     fisher_axes,
     measured_ball,
     measured_neurons,
@@ -275,8 +276,11 @@ def intersected(
         "steps": meeting.steps,
         "gaps": meeting.gaps.tolist(),
         "radii": radii.tolist(),
-        "certified_radii": [ball.certified for ball in found],
-        "reached": [ball.is_reached for ball in found],
+        "certified_radii": [
+            certified_radius(layer, x, y, ball, along)
+            for layer, x, y, ball, along in zip(outputs, features, labels, found, axes, strict=True)
+        ],
+        "reached": [ball.accuracy >= ball.needed - 1e-9 for ball in found],
         "own_checks": [accuracy_of(output, x, y) for x, y in zip(features, labels, strict=True)],
     }
     return Aggregate((*hidden, output), figures)

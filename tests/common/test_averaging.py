@@ -10,7 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from erosion_common.aggregation.cohort import Cohort, MemoryCohort, Update
 from erosion_common.algorithms.base import Algorithm, Answers, RoundStart, SiteAnswer, Step
-from erosion_common.algorithms.bias_correction import BiasCorrection, oracle
+from erosion_common.algorithms.bias_correction import BiasCorrection
 from erosion_common.algorithms.fedavg import FedAvg
 from erosion_common.algorithms.fedlin import FedLin
 from erosion_common.algorithms.local import Local
@@ -309,10 +309,3 @@ def test_a_newcomers_own_bias_starts_at_zero_and_touches_nobody_elses() -> None:
     assert step.delta.tolist() == pytest.approx([3.0])
     after = {agent: float(c) for agent, c in step.state.biases.items()}
     assert after == pytest.approx({"a": 2.0, "b": 6.0, "c": 4.0})  # .5 (9 - 1)
-
-
-def test_the_oracle_subtracts_what_it_is_told() -> None:
-    algorithm = oracle(lambda round_number: torch.tensor([10.0 * round_number]), alpha=0.5)
-    first, second = course(algorithm, of_values(2.0, 4.0), of_values(2.0, 4.0))
-    assert first.delta.tolist() == pytest.approx([-2.0])  # (2 + 4 - 10) / 2
-    assert second.delta.tolist() == pytest.approx([-7.0])  # (2 + 4 - 20) / 2

@@ -21,10 +21,8 @@ from erosion.sources.diabetes_130 import AS_THEY_ARE, FILE, FOLDER, NUMBERS
 from erosion.sources.flamby import COLUMNS, FILES
 from erosion.sources.mnist import (
     PATTERNS,
-    TEST_COUNTS,
     PartitionName,
     PatternName,
-    commonest_share,
     partition,
     read_mnist,
     user_test_images,
@@ -35,6 +33,7 @@ from erosion_common.errors import DataError, StudyError
 from erosion_common.study.study import Study, load_study
 from erosion_common.study.study import Testbed as OwnTable
 from erosion_common.tasks.inputs import TabularTask
+from experiments.papers.mnist import TEST_COUNTS, commonest_share
 from tests.support.patience import PATIENCE
 
 STUDIES = Path(__file__).parents[2] / "erosion" / "studies"

@@ -12,14 +12,15 @@ from erosion_common.tasks.task import Task
 
 
 @cache
-def _reader() -> TypeAdapter[Task]:
+def _reader() -> TypeAdapter[Any]:
     """Made once: that takes longer than most of what a task is read for."""
     return TypeAdapter(AnyTask)
 
 
 def read_task(raw: Mapping[str, Any]) -> Task:
     """The task that a table of a study file describes; raises pydantic's ValidationError."""
-    return _reader().validate_python(raw)
+    task: Task = _reader().validate_python(raw)
+    return task
 
 
 def classes_of(number: int, **more: Any) -> Task:

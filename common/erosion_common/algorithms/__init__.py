@@ -4,6 +4,7 @@ import inspect
 from collections.abc import Mapping
 from functools import lru_cache, reduce
 from operator import or_
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field, create_model
@@ -122,38 +123,7 @@ def steps_of(algorithm: str) -> frozenset[str]:
     return frozenset(REGISTRY[algorithm](algorithm=algorithm).site_steps())
 
 
-OF_EVERY_METHOD = """\
-Every method takes `own_parameters`: a list of parameters that each hospital keeps to itself, trains
-alone and never sends. They are "output_bias" (which then starts at the hospital's base rates),
-"output_layer" (the head), "representation" (all but the head), "normalisation" (the layers of a
-model with `normalisation = "site"`), or names and patterns of the model's parameters ("0.*"). Use
-it where hospitals differ in something that few parameters can hold, above all in how common the
-disease is. Source: FedPer (Arivazhagan et al., Federated Learning with Personalization Layers,
-2019).
-
-`weight_erosion`, `evidence_erosion`, `fedavg`, `fedprox` and `personal_intercept` take `finish`.
-With "evidence" the user's update is weighed and compared as ever, but not added to the step: its
-weight only makes the step shorter. So the model has not seen the user's outcomes (but for an output
-bias that stays there), and is an offset of a regression of the user's training patients: output =
-a offset + b + z d, with z their standardised columns, or for a network what its last layer takes.
-a is drawn to 1, b and d to 0, by every strength on a grid, and the predictions are averaged by how
-well each strength explains the outcomes (Laplace's evidence; a number's is exact), over models with
-the offset and without it. Nothing is drawn at random, and no figure or update is sent for it. Of
-survival a column moves the hazards of all intervals alike. Use it where you want to lose nothing by
-collaborating: with others that do not help, it is a ridge regression of the user's patients alone.
-Source: this project; the average: Hoeting et al., Bayesian Model Averaging, 1999.
-
-Every method that averages or selects updates takes `server_optimizer`: what becomes of a round's
-aggregate. "none" is the aggregate itself, "momentum" adds the earlier ones (FedAvgM), "adam",
-"yogi" and "adagrad" scale every parameter's step by the size of its earlier ones. Each is a table
-too, with its own parameters: {name = "adam", learning_rate = 0.1}. Use it where a model learns
-slowly. Source: Reddi et al., Adaptive Federated Optimization, 2021; Hsu et al., Measuring the
-Effects of Non-Identical Data Distribution, 2019.
-
-Wherever a method counts samples (`weighting` = "samples", n_i), it counts those that hospitals
-report, which their sites round, and of another hospital than the user no more than all others have
-together, because nobody can check a report: with a user of 60 a single peer counts for at most 60.
-The report shows what each reported and counts for."""
+OF_EVERY_METHOD = Path(__file__).with_name("of_every_method.md").read_text("utf-8").rstrip()
 
 
 def catalogue() -> str:

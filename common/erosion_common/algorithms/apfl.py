@@ -12,7 +12,6 @@ from erosion_common.algorithms.fedavg import Averaging
 from erosion_common.algorithms.personal_layers import own_places
 from erosion_common.learning.local_work import LocalOutcome, LocalWork
 from erosion_common.learning.trainable import named_trained_parameters, places_of
-from erosion_common.learning.training import Training
 
 _LOCAL, _MIXING = "local", "mixing"  # v and a
 
@@ -29,6 +28,7 @@ class Apfl(Averaging):
 
     private_updates: ClassVar[bool] = False
     takes_own_steps: ClassVar[bool] = True
+    is_of_plain_sgd: ClassVar[bool] = True
 
     algorithm: Literal["apfl"] = "apfl"
     mixing: float = Field(
@@ -62,10 +62,6 @@ class Apfl(Averaging):
     def problem_with_privacy(self) -> str | None:
         """Refuse privacy: the user's common model moves by many steps, the others' by one."""
         return "the user trains both of its models step by step, and a private round has one step"
-
-    def problem_with_training(self, training: Training) -> str | None:
-        """Refuse other optimisers: its steps are those of plain SGD."""
-        return training.problem_for_plain_sgd("apfl")
 
     def _state(self, work: LocalWork) -> tuple[Tensor, float]:
         """Return v, which starts where the common model does, and a."""
@@ -109,7 +105,6 @@ class FedAla(Averaging):
         return LocalOutcome(local - work.received, result.samples_seen, keep=keep)
 
     def personal(self, work: LocalWork) -> Tensor:
-        """Return the mixture."""
         return self._mixture(work)[0]
 
     def problem_with_model(self, layout: Callable[[], Layout]) -> str | None:

@@ -302,6 +302,8 @@ class ArmBase(Settings):
     # takes its steps by `average`, and keeps nothing else of the user's own update
     takes_own_steps: ClassVar[bool] = False
     # trains by gradients alone, which do not move the statistics that a site gathers
+    is_of_plain_sgd: ClassVar[bool] = False
+    # defined for the steps of SGD without momentum
     compares_steps: ClassVar[bool] = False
     # compares updates as of equally many steps, which hospitals then report
     measured_attachments: ClassVar[tuple[str, ...]] = ()
@@ -342,7 +344,6 @@ class ArmBase(Settings):
 
     def times_asked(self, step: str, layout: Callable[[], Layout]) -> int:
         """Return how often a round asks a hospital for that step; sites answer it no more often."""
-        del step, layout
         return 1
 
     def train(self, work: LocalWork) -> LocalOutcome:
@@ -366,7 +367,6 @@ class ArmBase(Settings):
 
         None: they are used as they come.
         """
-        del context
         return None
 
     def personal(self, work: LocalWork) -> Tensor:
@@ -381,7 +381,6 @@ class ArmBase(Settings):
 
         With two classes the difference of two parameters' is that of their difference.
         """
-        del work
         return None
 
     @property
@@ -399,7 +398,6 @@ class ArmBase(Settings):
 
     def attachment_sizes(self, dim: int) -> Mapping[str, int]:
         """Return attachments that every update must bring, and how many numbers each holds."""
-        del dim
         return {}
 
     def attachment_specs(self, dim: int) -> Mapping[str, TensorSpec]:
@@ -411,12 +409,10 @@ class ArmBase(Settings):
 
     def own_attachments(self, num_hospitals: int) -> Mapping[str, TensorSpec]:
         """Return the attachments that the user's own update may bring."""
-        del num_hospitals
         return {}
 
     def sealed_measure(self, layout: Callable[[], Layout]) -> SealedMeasure:
         """Return the measure of its sealed distances."""
-        del layout
         return WHOLE
 
     def problem_with_sealing(self) -> str | None:
@@ -429,7 +425,6 @@ class ArmBase(Settings):
 
     def problem_with_sealed_training(self, training: Training) -> str | None:
         """Return what makes the local training impossible for it on sealed rounds, or None."""
-        del training
         return None
 
     def problem_with_privacy(self) -> str | None:
@@ -457,17 +452,14 @@ class ArmBase(Settings):
 
     def problem_with(self, num_hospitals: int) -> str | None:
         """Return what makes this algorithm impossible in a study of `num_hospitals`, or None."""
-        del num_hospitals
         return None
 
     def problem_with_names(self, hospitals: Sequence[HospitalName]) -> str | None:
         """Return which hospital it names that is none of the study's, or None."""
-        del hospitals
         return None
 
     def problem_with_model(self, layout: Callable[[], Layout]) -> str | None:
         """Return what makes this algorithm impossible with the study's model, or None."""
-        del layout
         return None
 
     def builds_layers(self) -> bool:
@@ -476,28 +468,11 @@ class ArmBase(Settings):
 
     def problem_with_task(self, task: Task) -> str | None:
         """Return what makes this algorithm impossible with what the study predicts, or None."""
-        del task
         return None
 
     def problem_with_training(self, training: Training) -> str | None:
         """Return what makes this algorithm impossible with the study's local training, or None."""
-        del training
-        return None
-
-
-def short_of(cohort: Cohort, state: Any, needed: int) -> Step[Any] | None:
-    """Return the step of a round with fewer than `needed` updates, own included; else None.
-
-    A user without any peer trains alone: nobody's update could do harm. Otherwise the
-    round is skipped, because with so few the rule would pass any update on.
-    """
-    present = len(cohort.updates)
-    if present == 1:
-        return alone(cohort, state)
-    if present >= needed:
-        return None
-    note = f"{present} usable updates, the rule needs {needed} to tell a harmful one"
-    return Step(torch.zeros_like(cohort.own.delta), {}, state, outcome="skipped", note=note)
+        return training.problem_for_plain_sgd(self.algorithm) if self.is_of_plain_sgd else None
 
 
 def alone(cohort: Cohort, state: Any) -> Step[Any]:

@@ -1,6 +1,6 @@
 """Bias correction, BC (Chayti et al. 2021)."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -82,8 +82,6 @@ class BiasCorrection(AggregatingArm):
         return super().problem_with_sealing()
 
     def rule(self, context: BuildContext) -> Algorithm[Any]:
-        """Return the algorithm with these parameters."""
-        del context
         method: Algorithm[Any]
         if self.bias == "average":
             method = Algorithm(lambda dim: AverageBiasState(torch.zeros(dim), 0), self._average)
@@ -126,31 +124,6 @@ class BiasCorrection(AggregatingArm):
     def _newest_share(self, num_rounds: int, num_peers: int) -> float:
         beta = self.contraction / num_peers if self.beta == "auto" else self.beta
         return max(beta, 1 / (num_rounds + 1)) if self.warm_up else beta
-
-
-@dataclass(frozen=True, slots=True)
-class OracleState:
-    """How far the run is."""
-
-    round: int  # rounds aggregated so far
-
-
-def oracle(bias: Callable[[int], Tensor], alpha: float) -> Algorithm[OracleState]:
-    """Return BC with a known bias, for experiments: (1 - alpha) u + alpha (m - bias(round)).
-
-    `bias` gives a noisy, unbiased estimate of E[m - u], (dim,), for each round from 1. At a
-    hospital nobody knows it, so no study can name this.
-    """
-
-    def update(state: OracleState, cohort: Cohort) -> Step[OracleState]:
-        after = OracleState(state.round + 1)
-        if not cohort.peers:
-            return alone(cohort, after)
-        shares = mixing_shares(alpha, len(cohort.peers))
-        delta = cohort.weighted_sum(shares).sub_(bias(after.round), alpha=alpha)
-        return Step(delta, relative_weights(cohort, shares.tolist()), after)
-
-    return Algorithm(lambda _dim: OracleState(0), update)
 
 
 def _only(place: int, num_peers: int) -> Tensor:

@@ -53,8 +53,6 @@ class CenteredClipping(AggregatingArm):
     )
 
     def rule(self, context: BuildContext) -> Algorithm[CenteredClippingState]:
-        """Return the algorithm with these parameters."""
-        del context
         return Algorithm(lambda dim: CenteredClippingState(torch.zeros(dim)), self._update)
 
     def _update(self, state: CenteredClippingState, cohort: Cohort) -> Step[CenteredClippingState]:

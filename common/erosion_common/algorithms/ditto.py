@@ -32,7 +32,6 @@ class Ditto(Averaging):
     )
 
     def train(self, work: LocalWork) -> LocalOutcome:
-        """Train w for the average; at the user also v."""
         common = super().train(work)
         if not work.is_user:  # nobody predicts with a peer's v
             return common
@@ -45,7 +44,6 @@ class Ditto(Averaging):
         return work.kept.get(_PERSONAL, work.received)
 
     def problem_with_training(self, training: Training) -> str | None:
-        """Refuse a strong pull with long steps."""
         return training.problem_with_pull(self.proximal_weight)
 
 
@@ -64,6 +62,7 @@ class PFedMe(Averaging):
 
     private_updates: ClassVar[bool] = False
     takes_own_steps: ClassVar[bool] = True
+    is_of_plain_sgd: ClassVar[bool] = True
 
     algorithm: Literal["pfedme"] = "pfedme"
     proximal_weight: float = Field(  # lambda
@@ -77,7 +76,6 @@ class PFedMe(Averaging):
     )
 
     def train(self, work: LocalWork) -> LocalOutcome:
-        """Train the centre."""
         w, seen = work.received, 0
         for gradient, taken in work.gradients():
             theta = w
@@ -89,12 +87,9 @@ class PFedMe(Averaging):
         return LocalOutcome(w - work.received, seen)
 
     def personal(self, work: LocalWork) -> Tensor:
-        """Return theta of the received centre."""
         w = work.received
         return w + work.sgd(w, lambda theta: self.proximal_weight * (theta - w)).delta
 
     def problem_with_training(self, training: Training) -> str | None:
-        """Refuse other optimisers, and a strong pull with long steps."""
-        return training.problem_for_plain_sgd("pfedme") or training.problem_with_pull(
-            self.proximal_weight
-        )
+        of_steps = super().problem_with_training(training)
+        return of_steps or training.problem_with_pull(self.proximal_weight)

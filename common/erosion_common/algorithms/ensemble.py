@@ -28,8 +28,6 @@ class Ensemble(ArmBase):
     algorithm: Literal["ensemble"] = "ensemble"
 
     def build(self, context: BuildContext) -> Algorithm[Any]:
-        """Return the user's own model, and the others' to enclose for it."""
-        del context
         return follow_own_model(_alike)
 
     def train(self, work: LocalWork) -> LocalOutcome:

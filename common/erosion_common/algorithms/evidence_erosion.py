@@ -103,16 +103,12 @@ class EvidenceErosion(AggregatingArm):
         )
 
     def local_trainings(self, whole: WorkSize) -> tuple[WorkSize, ...]:
-        """Return one training for each half."""
         return (whole.half(),)
 
     def equal_steps(self, context: BuildContext) -> Callable[[int], int]:
-        """Return those of both halves."""
         return lambda num_samples: 2 * context.steps(ceil(num_samples / 2))
 
     def rule(self, context: BuildContext) -> Algorithm[Any]:
-        """Return the rule for the run."""
-
         noise, steps = noise_in(context, self.own_parameters), self.equal_steps(context)
 
         def update(state: EvidenceErosionState, cohort: Cohort) -> Step[EvidenceErosionState]:
@@ -134,8 +130,6 @@ class EvidenceErosion(AggregatingArm):
         return problem_with_sealed_epochs(training)
 
     def attachment_sizes(self, dim: int) -> Mapping[str, int]:
-        """Return the size of the noise."""
-        del dim
         return {_NOISE: 1}
 
     def _share(self, state: EvidenceErosionState, own: Update, peer: Update, added: float) -> float:

@@ -36,7 +36,6 @@ class Averaging(AggregatingArm):
 
     def rule(self, context: BuildContext) -> Algorithm[Any]:
         """Return the average, by training samples or uniform."""
-        del context
         by_samples = self.weighting == "samples"
 
         def update(state: NoState, cohort: Cohort) -> Step[NoState]:
@@ -89,7 +88,6 @@ class FedProx(Averaging):
         return LocalOutcome(result.delta, result.samples_seen)
 
     def problem_with_training(self, training: Training) -> str | None:
-        """Refuse a strong pull with long steps."""
         return training.problem_with_pull(self.proximal_weight)
 
 
@@ -108,7 +106,6 @@ class FineTuning(Averaging):
     )
 
     def personal(self, work: LocalWork) -> Tensor:
-        """Return the received parameters after `tuning_rounds` rounds of local training."""
         return tuned(work, self.tuning_rounds)
 
 
@@ -156,6 +153,7 @@ class PerFedAvg(Averaging):
 
     private_updates: ClassVar[bool] = False
     takes_own_steps: ClassVar[bool] = True
+    is_of_plain_sgd: ClassVar[bool] = True
 
     algorithm: Literal["per_fedavg"] = "per_fedavg"
     inner_rate: float = Field(  # alpha
@@ -167,11 +165,9 @@ class PerFedAvg(Averaging):
 
     @property
     def trainings(self) -> int:
-        """Return the number of mini-batches of a step."""
         return 2 if self.variant == "first_order" else 3
 
     def train(self, work: LocalWork) -> LocalOutcome:
-        """Train the start."""
         w, alpha, seen = work.received, self.inner_rate, 0
         batches = (work.gradients(name) for name in ("", "outer", "curvature")[: self.trainings])
         for (inner, taken), (outer, more), *third in zip(*batches, strict=True):
@@ -186,14 +182,8 @@ class PerFedAvg(Averaging):
         return LocalOutcome(w - work.received, seen)
 
     def personal(self, work: LocalWork) -> Tensor:
-        """Return the received start after the user's step."""
         slope = work.gradient(work.received) + work.training.weight_decay * work.received
         return work.received - self.inner_rate * slope
 
     def local_trainings(self, whole: WorkSize) -> tuple[WorkSize, ...]:
-        """Return its steps, of several mini-batches each."""
         return (replace(whole, side_by_side=self.trainings),)
-
-    def problem_with_training(self, training: Training) -> str | None:
-        """Refuse other optimisers: its steps are those of plain SGD."""
-        return training.problem_for_plain_sgd("per_fedavg")

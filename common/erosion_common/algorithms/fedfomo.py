@@ -41,12 +41,9 @@ class FedFomo(ArmBase):
     )
 
     def build(self, context: BuildContext) -> Algorithm[Any]:
-        """Return the user's own model, and the others' to enclose for it."""
-        del context
         return follow_own_model(_shares)
 
     def own_attachments(self, num_hospitals: int) -> Mapping[str, TensorSpec]:
-        """Return the shapes of the user's weights."""
         return {_SHARES: TensorSpec((None,), most_values=num_hospitals)}
 
     def train(self, work: LocalWork) -> LocalOutcome:
@@ -64,11 +61,9 @@ class FedFomo(ArmBase):
         )
 
     def local_trainings(self, whole: WorkSize) -> tuple[WorkSize, ...]:
-        """Return the user's training without those held out."""
         return (whole.without_held_out(self.validation_share) if whole.is_user else whole,)
 
     def personal(self, work: LocalWork) -> Tensor:
-        """Return the user's model after the move."""
         return self._moved(work)[0]
 
     def _moved(self, work: LocalWork) -> tuple[Tensor, Tensor]:

@@ -24,7 +24,6 @@ from erosion_common.algorithms.base import (
 )
 from erosion_common.algorithms.fedavg import Averaging
 from erosion_common.learning.local_work import LocalAnswer, LocalOutcome, LocalWork
-from erosion_common.learning.training import Training
 from erosion_common.settings.base import Settings
 
 _GRADIENT = "gradient"  # grad f_i(x), at the hospital and on its way to the coordinator
@@ -51,6 +50,7 @@ class FedLin(Averaging):
 
     sums_only: ClassVar[bool] = False  # gradients leave as they are
     private_updates: ClassVar[bool] = False
+    is_of_plain_sgd: ClassVar[bool] = True
 
     algorithm: Literal["fedlin"] = "fedlin"
     weighting: Literal["samples", "uniform"] = Field(
@@ -79,7 +79,6 @@ class FedLin(Averaging):
         return Algorithm(average.init, average.update, exchanges=exchanges)
 
     def site_steps(self) -> dict[str, SiteStep]:
-        """Return the gradient, then the training."""
         return {_GRADIENT: self.gradient, TRAIN: self.train}
 
     def gradient(self, work: LocalWork) -> LocalAnswer:
@@ -88,17 +87,12 @@ class FedLin(Averaging):
         return LocalAnswer({_GRADIENT: own}, {"num_samples": work.num_disclosed}, {_GRADIENT: own})
 
     def train(self, work: LocalWork) -> LocalOutcome:
-        """Train with corrected steps."""
         own = work.kept.get(_GRADIENT)
         if own is None:  # the site has lost what it keeps
             own = _gradient(work)
         mean = work.enclosed.get(_MEAN_GRADIENT, own)
         result = work.sgd(work.received, lambda _y: mean - own)
         return LocalOutcome(result.delta, result.samples_seen)
-
-    def problem_with_training(self, training: Training) -> str | None:
-        """Refuse other optimisers: the correction is of plain SGD's steps."""
-        return training.problem_for_plain_sgd("fedlin")
 
 
 def _capped(counts: Mapping[HospitalName, int], user: HospitalName) -> list[int]:

@@ -1,28 +1,16 @@
 """Geometric median, RFA (Pillutla, Kakade, Harchaoui 2019, Algorithm 2)."""
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
 from erosion_common.aggregation.cohort import Cohort
-from erosion_common.algorithms.base import (
-    Algorithm,
-    BuildContext,
-    NoState,
-    Step,
-    no_state,
-    relative_weights,
-    short_of,
-    too_few_in_study,
-)
-from erosion_common.algorithms.server_optimizer import AggregatingArm
-
-FEWEST = 3  # between two points every point is a geometric median
+from erosion_common.algorithms.server_optimizer import RobustRule
 
 
-class GeometricMedian(AggregatingArm):
+class GeometricMedian(RobustRule):
     """The point with the smallest sum of distances to all updates.
 
     It is found by a few smoothed Weiszfeld steps from the average: v <- sum w_i u_i / sum w_i with
@@ -33,8 +21,6 @@ class GeometricMedian(AggregatingArm):
     usable updates is skipped, and one with the user's alone is local training.
     Source: Pillutla, Kakade, Harchaoui, Robust Aggregation for Federated Learning, 2019.
     """
-
-    private_updates: ClassVar[bool] = True
 
     algorithm: Literal["geometric_median"] = "geometric_median"
     steps: int = Field(
@@ -55,28 +41,14 @@ class GeometricMedian(AggregatingArm):
         "of samples, as in the paper, which takes its word for it.",
     )
 
-    def problem_with(self, num_hospitals: int) -> str | None:
-        """Refuse two hospitals: between two points nothing is in the middle."""
-        return too_few_in_study(
-            "geometric_median", num_hospitals, FEWEST, "use 'fedavg' or add hospitals"
+    def aggregate(self, cohort: Cohort) -> tuple[Tensor, Tensor]:
+        """Return the mixture that the steps end at."""
+        importance = torch.tensor(
+            [u.num_samples if self.weighting == "samples" else 1 for u in cohort.updates],
+            dtype=torch.float64,
         )
-
-    def rule(self, context: BuildContext) -> Algorithm[NoState]:
-        """Return the algorithm with these parameters."""
-        del context
-
-        def update(state: NoState, cohort: Cohort) -> Step[NoState]:
-            if step := short_of(cohort, state, FEWEST):
-                return step
-            importance = torch.tensor(
-                [u.num_samples if self.weighting == "samples" else 1 for u in cohort.updates],
-                dtype=torch.float64,
-            )
-            shares = weiszfeld(cohort.gram(), importance, self.steps, self.smoothing)
-            weights = relative_weights(cohort, shares.tolist())
-            return Step(cohort.weighted_sum(shares), weights, state)
-
-        return Algorithm(no_state, update)
+        shares = weiszfeld(cohort.gram(), importance, self.steps, self.smoothing)
+        return cohort.weighted_sum(shares), shares
 
 
 def weiszfeld(gram: Tensor, importance: Tensor, steps: int, smoothing: float) -> Tensor:

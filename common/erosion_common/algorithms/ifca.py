@@ -45,8 +45,6 @@ class Ifca(Averaging):
     clusters: int = Field(default=2, ge=2, le=10, description="How many models there are.")
 
     def rule(self, context: BuildContext) -> Algorithm[Any]:
-        """Return the average of the user's group, which keeps the other groups' models."""
-        del context
         return Algorithm(
             lambda dim: Clusters(torch.zeros(0, dim)),
             self._update,
@@ -55,7 +53,6 @@ class Ifca(Averaging):
         )
 
     def train(self, work: LocalWork) -> LocalOutcome:
-        """Train the model that predicts best here."""
         chosen, start = self._chosen(work)
         result = work.sgd(start)
         return LocalOutcome(
@@ -65,12 +62,10 @@ class Ifca(Averaging):
         )
 
     def personal(self, work: LocalWork) -> Tensor:
-        """Return the model that predicts best here."""
         return self._chosen(work)[1]
 
     def attachment_sizes(self, dim: int) -> Mapping[str, int]:
         """Return one number: of the model that was chosen."""
-        del dim
         return {_CLUSTER: 1}
 
     def _chosen(self, work: LocalWork) -> tuple[int, Tensor]:

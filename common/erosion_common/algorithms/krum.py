@@ -1,33 +1,22 @@
 """Krum and Multi-Krum (Blanchard et al. 2017)."""
 
 from abc import abstractmethod
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
 from erosion_common.aggregation.cohort import Cohort, squared_distances
-from erosion_common.algorithms.base import (
-    Algorithm,
-    BuildContext,
-    NoState,
-    Step,
-    no_state,
-    relative_weights,
-    short_of,
-    too_few_in_study,
-)
-from erosion_common.algorithms.server_optimizer import AggregatingArm
+from erosion_common.algorithms.base import too_few_in_study
+from erosion_common.algorithms.server_optimizer import RobustRule
 from erosion_common.settings.names import OrAuto
 
 NumByzantine = OrAuto[Annotated[int, Field(ge=0)]]
 
 
-class _ScoringArm(AggregatingArm):
+class _ScoringRule(RobustRule):
     """Averages the updates with the smallest scores, all alike."""
-
-    private_updates: ClassVar[bool] = True
 
     num_byzantine: NumByzantine = Field(  # f
         default="auto",
@@ -35,33 +24,39 @@ class _ScoringArm(AggregatingArm):
         "the round allow.",
     )
 
+    @property
+    def fewest(self) -> int:
+        """Return 2f + 3."""
+        return 3 if self.num_byzantine == "auto" else 2 * self.num_byzantine + 3
+
     def problem_with(self, num_hospitals: int) -> str | None:
-        """Refuse n < 2f + 3."""
-        return problem_with_f(self.algorithm, self.num_byzantine, num_hospitals)
+        """Refuse n < 2f + 3; name the largest possible f, and an alternative."""
+        if self.num_byzantine == "auto":
+            return super().problem_with(num_hospitals)
+        most = (num_hospitals - 3) // 2
+        trimmed = most + 1  # a trimmed mean needs 2f + 1 hospitals
+        remedy = f"use 'trimmed_mean' with num_byzantine = {trimmed}" if trimmed else "use 'fedavg'"
+        if most > 0:  # 0 would withstand nobody
+            remedy = f"lower num_byzantine to {most} or less, {remedy}"
+        rule = f"{self.algorithm} with num_byzantine = {self.num_byzantine}"
+        return too_few_in_study(rule, num_hospitals, self.fewest, f"{remedy}, or add hospitals")
 
     @abstractmethod
     def selected(self, trusted: int) -> int:
         """Return how many updates are averaged; `trusted` is n - f."""
 
-    def rule(self, context: BuildContext) -> Algorithm[NoState]:
-        """Return the algorithm with these parameters."""
-        del context
-
-        def update(state: NoState, cohort: Cohort) -> Step[NoState]:
-            if step := short_of(cohort, state, needed(self.num_byzantine)):
-                return step
-            f = tolerated(self.num_byzantine, cohort)
-            count = self.selected(len(cohort.updates) - f)
-            best = krum_scores(cohort, f).argsort(stable=True)[:count]
-            shares = torch.zeros(len(cohort.updates), dtype=torch.float64)
-            shares[best] = 1 / count
-            weights = relative_weights(cohort, shares.tolist())
-            return Step(cohort.weighted_sum(shares), weights, state)
-
-        return Algorithm(no_state, update)
+    def aggregate(self, cohort: Cohort) -> tuple[Tensor, Tensor]:
+        """Return the mean of those selected."""
+        num = len(cohort.updates)
+        f = (num - 3) // 2 if self.num_byzantine == "auto" else self.num_byzantine
+        count = self.selected(num - f)
+        best = krum_scores(cohort, f).argsort(stable=True)[:count]
+        shares = torch.zeros(num, dtype=torch.float64)
+        shares[best] = 1 / count
+        return cohort.weighted_sum(shares), shares
 
 
-class Krum(_ScoringArm):
+class Krum(_ScoringRule):
     """Each round follows the one hospital with the update that has the nearest neighbours.
 
     With n updates of which up to f may be anything, an update's score is the sum of the squared
@@ -78,12 +73,10 @@ class Krum(_ScoringArm):
     algorithm: Literal["krum"] = "krum"
 
     def selected(self, trusted: int) -> int:
-        """Return 1."""
-        del trusted
         return 1
 
 
-class MultiKrum(_ScoringArm):
+class MultiKrum(_ScoringRule):
     """The average of the updates that Krum likes best.
 
     Updates are scored as in Krum, and the `num_selected` with the smallest scores are averaged,
@@ -115,7 +108,6 @@ class MultiKrum(_ScoringArm):
         )
 
     def selected(self, trusted: int) -> int:
-        """Return m, or all that are trusted."""
         return trusted if self.num_selected == "auto" else min(self.num_selected, trusted)
 
 
@@ -124,32 +116,3 @@ def krum_scores(cohort: Cohort, num_byzantine: int) -> Tensor:
     apart = squared_distances(cohort).fill_diagonal_(torch.inf)  # none is its own neighbour
     num_neighbours = len(apart) - num_byzantine - 2
     return apart.sort(dim=1).values[:, :num_neighbours].sum(dim=1)
-
-
-def needed(num_byzantine: int | Literal["auto"]) -> int:
-    """Return how many updates, own included, it takes to withstand f harmful ones."""
-    return 3 if num_byzantine == "auto" else 2 * num_byzantine + 3
-
-
-def tolerated(num_byzantine: int | Literal["auto"], cohort: Cohort) -> int:
-    """Return the f of this round."""
-    return (len(cohort.updates) - 3) // 2 if num_byzantine == "auto" else num_byzantine
-
-
-def problem_with_f(
-    rule: str, num_byzantine: int | Literal["auto"], num_hospitals: int
-) -> str | None:
-    """Return why f is too large for the study, the largest possible f, and an alternative."""
-    if num_byzantine == "auto":
-        return too_few_in_study(rule, num_hospitals, 3, "use 'fedavg' or add hospitals")
-    most = (num_hospitals - 3) // 2
-    trimmed = most + 1  # a trimmed mean needs 2f + 1 hospitals
-    remedy = f"use 'trimmed_mean' with num_byzantine = {trimmed}" if trimmed else "use 'fedavg'"
-    if most > 0:  # 0 would withstand nobody
-        remedy = f"lower num_byzantine to {most} or less, {remedy}"
-    return too_few_in_study(
-        f"{rule} with num_byzantine = {num_byzantine}",
-        num_hospitals,
-        needed(num_byzantine),
-        f"{remedy}, or add hospitals",
-    )

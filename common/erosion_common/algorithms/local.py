@@ -28,6 +28,4 @@ class Local(ArmBase):
     algorithm: Literal["local"] = "local"
 
     def build(self, context: BuildContext) -> Algorithm[NoState]:
-        """Return the algorithm."""
-        del context
         return Algorithm(no_state, _update, _asks)

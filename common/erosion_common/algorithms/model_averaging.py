@@ -43,7 +43,6 @@ class ModelAveraging(Averaging):
         return replace(super().train(rest), keep={_LOCAL: local + rest.sgd(local).delta})
 
     def local_trainings(self, whole: WorkSize) -> tuple[WorkSize, ...]:
-        """Return the user's training without those held out."""
         return (whole.without_held_out(self.validation_share) if whole.is_user else whole,)
 
     def personal(self, work: LocalWork) -> Tensor:

@@ -236,11 +236,9 @@ class Newton(ArmBase):
         )
 
     def standard_errors(self, work: LocalWork) -> Tensor | None:
-        """Return those that the coordinator has sent."""
         return work.kept.get(_ERRORS)
 
     def attachment_sizes(self, dim: int) -> dict[str, int]:
-        """Return the sizes of the root of a Hessian, and of the loss and the patients."""
         return {CURVATURE: dim * (dim + 1) // 2, FIT: 2}
 
     def local_trainings(self, whole: WorkSize) -> tuple[WorkSize, ...]:
@@ -265,7 +263,6 @@ class Newton(ArmBase):
         return None
 
     def problem_with_task(self, task: Task) -> str | None:
-        """Refuse what is no logistic, linear or Poisson regression."""
         if isinstance(task, Regression):
             return None
         if not isinstance(task, Classification) or task.num_outputs != 2:

@@ -96,8 +96,6 @@ class FedAmp(ArmBase):
     )
 
     def build(self, context: BuildContext) -> Algorithm[Any]:
-        """Return the user's own model, and the averages for each hospital."""
-        del context
         return replace(
             follow_own_model(self._weights),
             broadcast_to_user=lambda state: self._cloud(state, None),
@@ -128,7 +126,6 @@ class FedAmp(ArmBase):
         return LocalOutcome(local - work.received, result.samples_seen, keep=keep)
 
     def problem_with_training(self, training: Training) -> str | None:
-        """Refuse a strong pull with long steps."""
         return training.problem_with_pull(self.proximal_weight)
 
     def _cloud(self, state: OwnModelState, agent: HospitalName | None) -> Tensors:

@@ -293,7 +293,6 @@ class FedRep(_SharedPart):
     )
 
     def train(self, work: LocalWork) -> LocalOutcome:
-        """Fit the head, then train the rest."""
         start = self.personal(work)
         if work.own is None:
             return super().train(work)
@@ -301,7 +300,6 @@ class FedRep(_SharedPart):
         return LocalOutcome(start + result.delta - work.received, result.samples_seen)
 
     def personal(self, work: LocalWork) -> Tensor:
-        """Return the received parameters with the head fitted to them."""
         found = work.received
         if work.own is not None:
             for number in range(self.head_trainings):

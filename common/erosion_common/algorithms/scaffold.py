@@ -13,7 +13,6 @@ from erosion_common.algorithms.base import Algorithm, BuildContext, Step
 from erosion_common.algorithms.fedavg import Averaging
 from erosion_common.algorithms.server_optimizer import AggregatingArm
 from erosion_common.learning.local_work import LocalOutcome, LocalWork, Tensors
-from erosion_common.learning.training import Training
 
 CONTROL = "control"  # c_i, at the hospital and on its way to the coordinator
 MEAN_CONTROL = "mean_control"  # c, on its way to the hospitals
@@ -33,6 +32,7 @@ class ControlVariates(AggregatingArm):
 
     sums_only: ClassVar[bool] = False  # a control variate is the update in another form
     private_updates: ClassVar[bool] = False  # and goes into the next one's steps
+    is_of_plain_sgd: ClassVar[bool] = True
     measured_attachments: ClassVar[tuple[str, ...]] = (CONTROL,)
 
     def train(self, work: LocalWork) -> LocalOutcome:
@@ -49,12 +49,7 @@ class ControlVariates(AggregatingArm):
         )
 
     def attachment_sizes(self, dim: int) -> Mapping[str, int]:
-        """Return the control variate's size."""
         return {CONTROL: dim}
-
-    def problem_with_training(self, training: Training) -> str | None:
-        """Refuse other optimisers: the control variate is of plain SGD's steps."""
-        return training.problem_for_plain_sgd(self.algorithm)
 
 
 class Scaffold(ControlVariates, Averaging):
@@ -76,7 +71,6 @@ class Scaffold(ControlVariates, Averaging):
     )
 
     def rule(self, context: BuildContext) -> Algorithm[Any]:
-        """Return the average, which also keeps the hospitals' control variates."""
         average = super().rule(context)
 
         def update(state: ScaffoldState, cohort: Cohort) -> Step[ScaffoldState]:

@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Generic, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar
 
 import torch
 from pydantic import BeforeValidator, Field
@@ -15,9 +15,14 @@ from erosion_common.algorithms.base import (
     ArmBase,
     BuildContext,
     Exchanges,
+    NoState,
     RoundStart,
     Step,
+    alone,
     broadcasts_nothing,
+    no_state,
+    relative_weights,
+    too_few_in_study,
 )
 from erosion_common.learning.local_work import Tensors
 from erosion_common.settings.base import Settings
@@ -240,3 +245,41 @@ class AggregatingArm(ArmBase):
     @abstractmethod
     def rule(self, context: BuildContext) -> Algorithm[Any]:
         """Return the rule that aggregates a round's updates."""
+
+
+class RobustRule(AggregatingArm):
+    """Shared by rules that remember nothing, and need several updates to tell a harmful one.
+
+    A user without any peer trains alone: nobody's update could do harm. Otherwise a round with too
+    few updates is skipped, because with so few the rule would pass any update on.
+    """
+
+    private_updates: ClassVar[bool] = True
+
+    @property
+    def fewest(self) -> int:
+        """Return how many updates it takes, own included; of two, one can be anything."""
+        return 3
+
+    def problem_with(self, num_hospitals: int) -> str | None:
+        """Refuse a study of fewer hospitals."""
+        remedy = "use 'fedavg' or add hospitals"
+        return too_few_in_study(self.algorithm, num_hospitals, self.fewest, remedy)
+
+    def rule(self, context: BuildContext) -> Algorithm[NoState]:
+        """Return the algorithm that takes each round's aggregate."""
+        return Algorithm(no_state, self._update)
+
+    @abstractmethod
+    def aggregate(self, cohort: Cohort) -> tuple[Tensor, Tensor]:
+        """Return the step (dim,), and what each update counts in it, own first: (n+1,)."""
+
+    def _update(self, state: NoState, cohort: Cohort) -> Step[NoState]:
+        if not cohort.peers:
+            return alone(cohort, state)
+        if (present := len(cohort.updates)) < self.fewest:
+            note = f"{present} usable updates, the rule needs {self.fewest} to tell a harmful one"
+            nothing = torch.zeros_like(cohort.own.delta)
+            return Step(nothing, {}, state, outcome="skipped", note=note)
+        delta, shares = self.aggregate(cohort)
+        return Step(delta, relative_weights(cohort, shares.tolist()), state)

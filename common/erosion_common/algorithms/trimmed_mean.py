@@ -1,6 +1,6 @@
 """Coordinate-wise trimmed mean and median (Yin et al. 2018)."""
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -8,20 +8,11 @@ from pydantic import Field
 from torch import Tensor
 
 from erosion_common.aggregation.cohort import Cohort
-from erosion_common.algorithms.base import (
-    Algorithm,
-    BuildContext,
-    NoState,
-    Step,
-    no_state,
-    relative_weights,
-    short_of,
-    too_few_in_study,
-)
-from erosion_common.algorithms.server_optimizer import AggregatingArm
+from erosion_common.algorithms.base import too_few_in_study
+from erosion_common.algorithms.server_optimizer import RobustRule
 
 
-class TrimmedMean(AggregatingArm):
+class TrimmedMean(RobustRule):
     """Every parameter moves by the average of the values without the extreme ones.
 
     For each parameter separately the f largest and the f smallest values are dropped, and the
@@ -34,8 +25,6 @@ class TrimmedMean(AggregatingArm):
     Statistical Rates, 2018.
     """
 
-    private_updates: ClassVar[bool] = True
-
     algorithm: Literal["trimmed_mean"] = "trimmed_mean"
     num_byzantine: int = Field(
         default=1,
@@ -43,28 +32,25 @@ class TrimmedMean(AggregatingArm):
         description="f: largest, and smallest, values that are dropped of each parameter.",
     )
 
+    @property
+    def fewest(self) -> int:
+        """Return 2f + 1: with fewer, nothing would be between the extremes."""
+        return 2 * self.num_byzantine + 1
+
     def problem_with(self, num_hospitals: int) -> str | None:
-        """Refuse n < 2f + 1: nothing would be between the extremes."""
+        """Refuse n < 2f + 1; name the largest possible f."""
         most = (num_hospitals - 1) // 2
         return too_few_in_study(
             f"trimmed_mean with num_byzantine = {self.num_byzantine}",
             num_hospitals,
-            2 * self.num_byzantine + 1,
+            self.fewest,
             (f"lower num_byzantine to {most} or less" if most else "use 'fedavg'")
             + ", or add hospitals",
         )
 
-    def rule(self, context: BuildContext) -> Algorithm[NoState]:
-        """Return the algorithm with these parameters."""
-        del context
-
-        def update(state: NoState, cohort: Cohort) -> Step[NoState]:
-            if step := short_of(cohort, state, 2 * self.num_byzantine + 1):
-                return step
-            delta, kept = mean_of_middle(cohort, self.num_byzantine)
-            return Step(delta, relative_weights(cohort, kept.tolist()), state)
-
-        return Algorithm(no_state, update)
+    def aggregate(self, cohort: Cohort) -> tuple[Tensor, Tensor]:
+        """Return it without f values at either end."""
+        return mean_of_middle(cohort, self.num_byzantine)
 
 
 def mean_of_middle(cohort: Cohort, num_trimmed: int) -> tuple[Tensor, Tensor]:
@@ -90,10 +76,7 @@ def mean_of_middle(cohort: Cohort, num_trimmed: int) -> tuple[Tensor, Tensor]:
     return delta, torch.from_numpy(num_kept / dim)
 
 
-FEWEST = 3  # of two values the median is the average, and one of them can be anything
-
-
-class CoordinateMedian(AggregatingArm):
+class CoordinateMedian(RobustRule):
     """Every parameter moves by the median of what the hospitals say.
 
     The median is taken for each parameter separately; of an even number of values it is the mean of
@@ -108,24 +91,8 @@ class CoordinateMedian(AggregatingArm):
     Statistical Rates, 2018.
     """
 
-    private_updates: ClassVar[bool] = True
-
     algorithm: Literal["coordinate_median"] = "coordinate_median"
 
-    def problem_with(self, num_hospitals: int) -> str | None:
-        """Refuse two hospitals: a median of two is their average."""
-        return too_few_in_study(
-            "coordinate_median", num_hospitals, FEWEST, "use 'fedavg' or add hospitals"
-        )
-
-    def rule(self, context: BuildContext) -> Algorithm[NoState]:
-        """Return the algorithm."""
-        del context
-
-        def update(state: NoState, cohort: Cohort) -> Step[NoState]:
-            if step := short_of(cohort, state, FEWEST):
-                return step
-            delta, kept = mean_of_middle(cohort, (len(cohort.updates) - 1) // 2)
-            return Step(delta, relative_weights(cohort, kept.tolist()), state)
-
-        return Algorithm(no_state, update)
+    def aggregate(self, cohort: Cohort) -> tuple[Tensor, Tensor]:
+        """Return the middle value, or the mean of the middle two."""
+        return mean_of_middle(cohort, (len(cohort.updates) - 1) // 2)

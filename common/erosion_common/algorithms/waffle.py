@@ -61,8 +61,6 @@ class Waffle(ControlVariates):
     )
 
     def rule(self, context: BuildContext) -> Algorithm[Any]:
-        """Return the weighted average, which also keeps the hospitals' control variates."""
-
         def update(state: WaffleState, cohort: Cohort) -> Step[WaffleState]:
             known = state.distances[-1] if state.distances else {}
             seen = {**known, **self._distances(cohort)}

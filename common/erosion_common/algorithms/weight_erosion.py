@@ -398,7 +398,6 @@ class WeightErosion(AggregatingArm):
 
     @classmethod
     def expanded(cls, settings: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the settings with those of `preset` where nothing else is given."""
         preset = settings.get("preset")
         if not isinstance(preset, str) or preset not in PRESETS:
             return settings
@@ -450,7 +449,6 @@ class WeightErosion(AggregatingArm):
         return context.steps if self.per_step else None
 
     def rule(self, context: BuildContext) -> Algorithm[WeightErosionState]:
-        """Return the algorithm with these parameters."""
         places = weighted_places(self.layer_weights, context.layout()) if self.layer_weights else []
         last_round = max(1, round(self.erosion_share * context.rounds))
         noise = noise_in(context, self.own_parameters, places)

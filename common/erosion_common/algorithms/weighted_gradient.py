@@ -112,7 +112,6 @@ class WeightedGradient(AggregatingArm):
     )
 
     def rule(self, context: BuildContext) -> Algorithm[Any]:
-        """Return the algorithm with these parameters."""
         method: Algorithm[Any]
         if self.alpha == "auto":
             method = _estimating(self.horizon or min(context.rounds, 2 / self.contraction))

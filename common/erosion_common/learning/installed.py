@@ -45,9 +45,6 @@ class InstalledModel(ModelBase):
         """Return True: only its own code knows."""
         return True
 
-    def check_task(self, input_shape: Sequence[int]) -> None:
-        """What it can take, only its own code knows."""
-
     def build(self, input_shape: Sequence[int], num_outputs: int) -> nn.Module:
         """Return the factory's module. Raises ModelError for any mistake of the factory."""
         what = f"The model {self.described()}"
@@ -73,5 +70,4 @@ class InstalledModel(ModelBase):
         return check_trainable(model, what)
 
     def described(self) -> str:
-        """Return the entry point."""
         return repr(self.entry_point)

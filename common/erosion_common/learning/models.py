@@ -66,16 +66,7 @@ def build_model(
 
     `weights`: the folder with that file. Raises ModelError.
     """
-    model = unweighted_model(settings, input_shape, num_outputs, seed)
-    what = f"The model {settings.described()}"
-    if settings.runs_installed_code:
-        check_same_start(model, unweighted_model(settings, input_shape, num_outputs, seed), what)
-    if settings.pretrained is not None:
-        load_pretrained(model, settings.pretrained, weights)
-    check_statistics(model, what)
-    if settings.is_tried_out:
-        try_out(model, input_shape, num_outputs, what)
-    return model
+    return _checked(settings, input_shape, num_outputs, seed, weights, reads_weights=True)
 
 
 def check_model(settings: ModelBase, input_shape: Sequence[int], num_outputs: int) -> None:
@@ -83,14 +74,29 @@ def check_model(settings: ModelBase, input_shape: Sequence[int], num_outputs: in
 
     The file of weights is not read.
     """
-    model = unweighted_model(settings, input_shape, num_outputs)
+    _checked(settings, input_shape, num_outputs, 0, None, reads_weights=False)
+
+
+def _checked(
+    settings: ModelBase,
+    input_shape: Sequence[int],
+    num_outputs: int,
+    seed: int,
+    weights: Path | None,
+    *,
+    reads_weights: bool,
+) -> nn.Module:
+    model = unweighted_model(settings, input_shape, num_outputs, seed)
     what = f"The model {settings.described()}"
     if settings.runs_installed_code:
-        check_same_start(model, unweighted_model(settings, input_shape, num_outputs), what)
-    if settings.pretrained is None:
+        check_same_start(model, unweighted_model(settings, input_shape, num_outputs, seed), what)
+    if settings.pretrained is not None and reads_weights:
+        load_pretrained(model, settings.pretrained, weights)
+    if settings.pretrained is None or reads_weights:
         check_statistics(model, what)
     if settings.is_tried_out:
         try_out(model, input_shape, num_outputs, what)
+    return model
 
 
 def unweighted_model(

@@ -35,6 +35,8 @@ class ModelBase(Settings, ABC):
     is_stackable: ClassVar[bool] = False  # it can be trained as one of a stack (`stacked_sgd`): no
     # layer draws, or looks at several patients at once
 
+    is_for_images: ClassVar[bool] = False  # in two dimensions; others flatten any input
+
     name: str = Field(description="The kind of model.")
     pretrained: Pretrained | None = Field(
         default=None, description="Where its weights start; None: drawn from study.seed."
@@ -50,9 +52,10 @@ class ModelBase(Settings, ABC):
         """Return whether it may have layers with statistics that each site gathers."""
         return getattr(self, "normalisation", "") == "site"
 
-    @abstractmethod
     def check_task(self, input_shape: Sequence[int]) -> None:
         """Raise ValueError where the model cannot take such inputs."""
+        if self.is_for_images:
+            needs_image(self.name, input_shape)
 
     @abstractmethod
     def build(self, input_shape: Sequence[int], num_outputs: int) -> nn.Module:
@@ -77,11 +80,7 @@ class Logistic(ModelBase):
         "drawn from `seed`; 0: at zero. Biases start at 0.",
     )
 
-    def check_task(self, input_shape: Sequence[int]) -> None:
-        """Any input fits: it is flattened."""
-
     def build(self, input_shape: Sequence[int], num_outputs: int) -> nn.Module:
-        """Return one linear layer to `num_outputs` outputs."""
         linear = nn.Linear(prod(input_shape), num_outputs)
         spread = self.start_deviation
         if spread:
@@ -106,11 +105,7 @@ class Mlp(ModelBase):
         default="none", description=f"How its hidden layers are normalised, before ReLU. {_SITE}"
     )
 
-    def check_task(self, input_shape: Sequence[int]) -> None:
-        """Any input fits: it is flattened."""
-
     def build(self, input_shape: Sequence[int], num_outputs: int) -> nn.Module:
-        """Return linear layers with ReLU between them."""
         widths = [prod(input_shape), *self.hidden]
         layers: list[nn.Module] = [nn.Flatten()]
         for width_in, width_out in pairwise(widths):
@@ -125,6 +120,7 @@ class MnistCnn(ModelBase):
     is_stackable: ClassVar[bool] = True
     grows_with_study: ClassVar[bool] = True
 
+    is_for_images: ClassVar[bool] = True
     name: Literal["mnist_cnn"] = "mnist_cnn"
     width: int = Field(
         default=32,
@@ -133,10 +129,6 @@ class MnistCnn(ModelBase):
         description="Channels of the first convolution; the others have twice and four times as "
         "many, and the hidden layer has four times as many units.",
     )
-
-    def check_task(self, input_shape: Sequence[int]) -> None:
-        """Refuse what is not an image."""
-        needs_image("mnist_cnn", input_shape)
 
     def build(self, input_shape: Sequence[int], num_outputs: int) -> nn.Module:
         """Return three 3x3 convolutions of stride 2 and padding 1, then a hidden layer."""
@@ -160,11 +152,8 @@ class Resnet18(ModelBase):
 
     is_stackable: ClassVar[bool] = True
 
+    is_for_images: ClassVar[bool] = True
     name: Literal["resnet18"] = "resnet18"
-
-    def check_task(self, input_shape: Sequence[int]) -> None:
-        """Refuse what is not an image."""
-        needs_image("resnet18", input_shape)
 
     def build(self, input_shape: Sequence[int], num_outputs: int) -> nn.Module:
         """Build 11.2 million parameters, with one input channel for grey images."""
@@ -236,6 +225,7 @@ class TorchvisionNetwork(ModelBase):
 
     is_tried_out: ClassVar[bool] = True
 
+    is_for_images: ClassVar[bool] = True
     name: Literal["torchvision"] = "torchvision"
     architecture: Architecture = Field(description="Which of torchvision's networks.")
     normalisation: Literal["as_published", "group", "site"] = Field(
@@ -244,13 +234,11 @@ class TorchvisionNetwork(ModelBase):
     )
 
     def check_task(self, input_shape: Sequence[int]) -> None:
-        """Refuse what is not an image."""
-        needs_image("torchvision", input_shape)
+        super().check_task(input_shape)
         if self.architecture == "vit_b_16" and tuple(input_shape[1:]) != (224, 224):
             raise ValueError("architecture = 'vit_b_16' takes images of 224 x 224")
 
     def build(self, input_shape: Sequence[int], num_outputs: int) -> nn.Module:
-        """Return the network, its last layer with `num_outputs` outputs."""
         from erosion_common.learning.torchvision_import import models
 
         network: nn.Module = models.get_model(
@@ -261,7 +249,6 @@ class TorchvisionNetwork(ModelBase):
         return normalised(network, self.normalisation)
 
     def described(self) -> str:
-        """Return the architecture."""
         return f"{self.architecture} of torchvision"
 
 
@@ -288,7 +275,6 @@ class MonaiNetwork(ModelBase):
     )
 
     def check_task(self, input_shape: Sequence[int]) -> None:
-        """Refuse a table."""
         if len(input_shape) not in (3, 4):
             raise ValueError(
                 "model.name = 'monai' needs images or volumes; for a table use 'logistic' or 'mlp'"
@@ -318,5 +304,4 @@ class MonaiNetwork(ModelBase):
         return normalised(network, self.normalisation)
 
     def described(self) -> str:
-        """Return the network's name."""
         return f"{self.network} of MONAI"

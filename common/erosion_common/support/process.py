@@ -84,21 +84,6 @@ def end_with_stdin() -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def end_with_parent() -> None:
-    """End this process of `multiprocessing` with its parent: a worker would wait for ever."""
-    import multiprocessing
-
-    parent = multiprocessing.parent_process()
-    if parent is None:
-        raise RuntimeError("this process was not started by multiprocessing")
-
-    def watch() -> None:
-        parent.join()
-        os._exit(1)  # not sys.exit, which ends this thread alone
-
-    threading.Thread(target=watch, daemon=True).start()
-
-
 @contextlib.contextmanager
 def imports_for_good() -> Iterator[None]:
     """Pause garbage collection while importing: it takes a fifth of a program's start."""

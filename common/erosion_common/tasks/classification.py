@@ -16,8 +16,9 @@ from erosion_common.settings.base import Settings
 from erosion_common.settings.names import Code, ColumnName, canonical
 from erosion_common.tasks.metric import (
     LARGEST_LOG_LOSS,
-    PROBABILITY_FLOOR,
+    LARGEST_LOG_LOSS_DIFFERENCE,
     Metric,
+    log_losses,
     of_mean,
     of_ranking,
 )
@@ -185,7 +186,6 @@ class Classification(Task):
 
     @property
     def target_columns(self) -> tuple[CodedColumn, ...]:
-        """The class, in one column."""
         codes = {
             value: float(index)
             for index, label in enumerate(self.classes)
@@ -217,12 +217,10 @@ class Classification(Task):
         return "" if counts.max() > 1 else "no class has two patients"
 
     def groups(self, targets: Targets) -> dict[str, int]:
-        """Return patients by class."""
         counts = np.bincount(targets, minlength=len(self.classes)).tolist()
         return dict(zip((label.name for label in self.classes), counts, strict=True))
 
     def strata(self, targets: Targets) -> NDArray[np.int64]:
-        """Return the classes."""
         return targets
 
     def smallest_group(self, targets: Targets) -> int:
@@ -235,7 +233,6 @@ class Classification(Task):
 
     @property
     def num_outputs(self) -> int:
-        """A logit for each class."""
         return len(self.classes)
 
     def training_loss(self, targets: Tensor) -> Loss:
@@ -293,7 +290,6 @@ class Classification(Task):
         return float(-of_truth.nan_to_num(nan=0.0).log().mean())
 
     def prediction_columns(self) -> list[str]:
-        """Return a probability for each class, and the likeliest class."""
         return [*(f"probability_{label.name}" for label in self.classes), "predicted"]
 
     def prediction_cells(self, prediction: Sequence[float]) -> list[str]:
@@ -302,7 +298,6 @@ class Classification(Task):
         return [*(repr(float(value)) for value in prediction), likeliest]
 
     def outcome_cells(self, target: Targets) -> list[str]:
-        """Return the class's name."""
         return [self.classes[int(target)].name]
 
     def usable(self, predictions: Floats) -> Floats:
@@ -311,24 +306,19 @@ class Classification(Task):
 
     @property
     def largest_difference(self) -> float:
-        """From one end of the clipped chances to the other."""
-        return float(np.log((1 - PROBABILITY_FLOOR) / PROBABILITY_FLOOR))
+        return LARGEST_LOG_LOSS_DIFFERENCE
 
     def patient_losses(self, predictions: Floats, targets: Targets) -> Floats:
         """Return -log of the probability of each patient's class, clipped to [0.01, 0.99]."""
-        of_truth = predictions[np.arange(len(targets)), targets]
-        losses: Floats = -np.log(np.clip(of_truth, PROBABILITY_FLOOR, 1 - PROBABILITY_FLOOR))
-        return losses
+        return log_losses(predictions[np.arange(len(targets)), targets])
 
     def base_rate(self, training: Targets) -> Floats:
-        """Return each class's share of the patients."""
         shares: Floats = np.bincount(training, minlength=len(self.classes)) / len(training)
         return shares
 
     def figures(
         self, predictions: Floats, targets: Targets, weights: Floats, training: Targets
     ) -> dict[str, Floats]:
-        """Return accuracy, AUROC, Brier score, log loss, and the commonest class's accuracy."""
         majority = _in_majority(targets, training)
         per_patient = {**self._per_patient(predictions, targets), "majority_accuracy": majority}
         means = weighted_means(per_patient, weights)

@@ -63,9 +63,6 @@ class Count(Regression):
         return (NumberFeature(name=self.target, unit=self.unit, range=(max(0.0, low), high)),)
 
     def training_loss(self, targets: Tensor) -> Loss:
-        """Return half of the mean deviance, up to what no model changes."""
-        del targets
-
         def poisson(outputs: Tensor, batch: Tensor) -> Tensor:
             scores = outputs[:, 0].clamp(max=MOST_OUTPUT)
             return (scores.exp() - batch / self.centre * scores).mean()
@@ -73,16 +70,13 @@ class Count(Regression):
         return poisson
 
     def base_rate_outputs(self, targets: Tensor) -> Tensor:
-        """Return the logarithm of the mean: (1,) float32."""
         mean = max(float(targets.double().mean()), 1e-6 * self.centre)
         return torch.tensor([log(mean / self.centre)])
 
     def predictions(self, outputs: Tensor) -> Tensor:
-        """Return the expected count: (n, 1)."""
         return self.centre * outputs.clamp(max=MOST_OUTPUT).exp()
 
     def held_out_loss(self, predictions: Tensor, targets: Tensor) -> float:
-        """Return the mean deviance."""
         rates, counts = (each.double().cpu().numpy() for each in (predictions[:, 0], targets))
         return float(_deviances(rates, counts).mean()) if np.isfinite(rates).all() else inf
 
@@ -93,7 +87,6 @@ class Count(Regression):
     def figures(
         self, predictions: Floats, targets: Targets, weights: Floats, training: Targets
     ) -> dict[str, Floats]:
-        """Return a number's figures, and the deviance."""
         deviances = {"deviance": _deviances(predictions[:, 0], targets)}
         return {
             **super().figures(predictions, targets, weights, training),

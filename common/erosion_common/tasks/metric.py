@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 PROBABILITY_FLOOR = 0.01  # one certain mistake must not outweigh all other patients
 LARGEST_LOG_LOSS = -log(PROBABILITY_FLOOR)
+LARGEST_LOG_LOSS_DIFFERENCE = log((1 - PROBABILITY_FLOOR) / PROBABILITY_FLOOR)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,14 @@ class Metric:
 
 
 Values = NDArray[np.float64]
+
+
+def log_losses(chances: Values) -> Values:
+    """Return -log of each chance, clipped to [0.01, 0.99]."""
+    losses: Values = -np.log(np.clip(chances, PROBABILITY_FLOOR, 1 - PROBABILITY_FLOOR))
+    return losses
+
+
 Z = 1.959963984540054  # of the normal distribution's 97.5 %
 HALVINGS = 40
 

@@ -118,11 +118,9 @@ class Regression(Task):
 
     @property
     def target_columns(self) -> tuple[NumberFeature, ...]:
-        """The number, in one column."""
         return (NumberFeature(name=self.target, unit=self.unit, range=self.range),)
 
     def targets(self, columns: Floats) -> Floats:
-        """Return the numbers: (n,)."""
         return columns[:, 0].astype(np.float64)
 
     def why_unmeasurable(self, targets: Targets) -> str:
@@ -132,12 +130,9 @@ class Regression(Task):
         return f"all patients have the target {targets[0]:g}" if np.ptp(targets) == 0 else ""
 
     def groups(self, targets: Targets) -> dict[str, int]:
-        """Return nothing: a number has no groups."""
-        del targets
         return {}
 
     def described(self, targets: Targets) -> str:
-        """Return range, mean and deviation."""
         if not len(targets):
             return "none"
         return (
@@ -150,33 +145,25 @@ class Regression(Task):
         return np.digitize(self._standardised(targets), [-0.5, 0.5]).astype(np.int64)
 
     def targets_of_patients(self, targets: Targets, patients: NDArray[np.int64] | None) -> Targets:
-        """Return the mean of a patient's rows."""
         return targets if patients is None else means_of_patients(targets, patients)
 
     def smallest_group(self, targets: Targets) -> int:
-        """Return all patients."""
         return len(targets)
 
     @property
     def num_outputs(self) -> int:
-        """The standardised number."""
         return 1
 
     def training_loss(self, targets: Tensor) -> Loss:
-        """Return mean squared error of the standardised target."""
-        del targets
-
         def squared_error(outputs: Tensor, batch: Tensor) -> Tensor:
             return mse_loss(outputs[:, 0], (batch - self.centre) / self.spread)
 
         return squared_error
 
     def base_rate_outputs(self, targets: Tensor) -> Tensor:
-        """Return the standardised mean: (1,) float32."""
         return ((targets.double().mean() - self.centre) / self.spread).float().reshape(1)
 
     def predictions(self, outputs: Tensor) -> Tensor:
-        """Return the number in its own unit: (n, 1)."""
         return self.centre + self.spread * outputs
 
     def held_out_loss(self, predictions: Tensor, targets: Tensor) -> float:
@@ -185,11 +172,9 @@ class Regression(Task):
         return float(squares.nan_to_num(nan=torch.inf).mean())
 
     def prediction_columns(self) -> list[str]:
-        """Return the predicted number."""
         return ["predicted"]
 
     def prediction_cells(self, prediction: Sequence[float]) -> list[str]:
-        """Return it in all its digits."""
         return [repr(float(prediction[0]))]
 
     def usable(self, predictions: Floats) -> Floats:
@@ -213,14 +198,11 @@ class Regression(Task):
         return losses
 
     def base_rate(self, training: Targets) -> Floats:
-        """Return the mean."""
         return np.array([training.mean()])
 
     def figures(
         self, predictions: Floats, targets: Targets, weights: Floats, training: Targets
     ) -> dict[str, Floats]:
-        """Return RMSE, MAE, R², calibration slope, and the squared error of the verdict."""
-        del training
         predicted = predictions[:, 0]
         errors = predicted - targets
         # In spreads, so that no unit makes a variance look like rounding.

@@ -27,8 +27,9 @@ from erosion_common.support.software import install_command
 from erosion_common.tasks.features import NumberFeature
 from erosion_common.tasks.metric import (
     LARGEST_LOG_LOSS,
-    PROBABILITY_FLOOR,
+    LARGEST_LOG_LOSS_DIFFERENCE,
     Metric,
+    log_losses,
     of_mean,
     of_ranking,
 )
@@ -191,7 +192,6 @@ class Survival(Task):
 
     @property
     def target_columns(self) -> tuple[NumberFeature | CodedColumn, ...]:
-        """Time and event."""
         wanted = self.target
         codes = {**dict.fromkeys(wanted.happened, 1.0), **dict.fromkeys(wanted.censored, 0.0)}
         wrong = (
@@ -230,12 +230,10 @@ class Survival(Task):
         )
 
     def groups(self, targets: Targets) -> dict[str, int]:
-        """Return patients with the event and without."""
         events = int(targets[:, 1].sum())
         return {"with the event": events, "censored": len(targets) - events}
 
     def strata(self, targets: Targets) -> NDArray[np.int64]:
-        """Return those with the event and those without."""
         return targets[:, 1].astype(np.int64)
 
     def update_parts(self, targets: Targets) -> NDArray[np.int64]:
@@ -246,12 +244,10 @@ class Survival(Task):
         return parts
 
     def smallest_group(self, targets: Targets) -> int:
-        """Return patients with the event."""
         return int(targets[:, 1].sum())
 
     @property
     def num_outputs(self) -> int:
-        """A hazard's logit for each interval, seen from `start`."""
         return len(self.cut_points)
 
     @property
@@ -265,7 +261,6 @@ class Survival(Task):
         return log(hazard / (1 - hazard))
 
     def training_loss(self, targets: Tensor) -> Loss:
-        """Return mean over patients of minus the log likelihood of what was seen."""
         # Made once and out here: what is made inside a transform of torch.func is of no use after.
         return _MinusLogLikelihood(_Intervals.of(self.cut_points, targets), self.start)
 
@@ -276,7 +271,6 @@ class Survival(Task):
         return (torch.log((died + 0.5) / (survived + 0.5)) - self.start).float()
 
     def predictions(self, outputs: Tensor) -> Tensor:
-        """Return the chance to reach each interval's end without an event: (n, intervals)."""
         return torch.sigmoid(-outputs - self.start).cumprod(dim=1)
 
     def held_out_loss(self, predictions: Tensor, targets: Tensor) -> float:
@@ -302,12 +296,11 @@ class Survival(Task):
 
     @property
     def largest_difference(self) -> float:
-        """From one end of the clipped chances to the other."""
-        return float(np.log((1 - PROBABILITY_FLOOR) / PROBABILITY_FLOOR))
+        return LARGEST_LOG_LOSS_DIFFERENCE
 
     def patient_losses(self, predictions: Floats, targets: Targets) -> Floats:
         """Return -log of the chance of what was seen of each patient, clipped to [0.01, 0.99]."""
-        return _log_losses(self._chances_of_seen(predictions, targets))
+        return log_losses(self._chances_of_seen(predictions, targets))
 
     def seen_intervals(self, targets: Targets) -> tuple[Floats, Floats]:
         """Return each patient's interval of the event, and those survived: (n, K) of 0, 1."""
@@ -322,7 +315,6 @@ class Survival(Task):
         return chance
 
     def base_rate(self, training: Targets) -> Floats:
-        """Return Kaplan and Meier's estimate at the cut points."""
         from sksurv.nonparametric import kaplan_meier_estimator
 
         times, chances = kaplan_meier_estimator(training[:, 1] > 0, training[:, 0])
@@ -333,7 +325,6 @@ class Survival(Task):
     def figures(
         self, predictions: Floats, targets: Targets, weights: Floats, training: Targets
     ) -> dict[str, Floats]:
-        """Return Harrell's and Uno's C, the integrated Brier score, and the log loss."""
         losses = {
             "log_loss": self.patient_losses(predictions, targets),
             "integrated_brier": self._brier_scores(predictions, targets, training),
@@ -353,7 +344,7 @@ class Survival(Task):
         A concordance's is that of ranking those with the event among all.
         """
         chances = self._chances_of_seen(predictions, targets)
-        found = {"log_loss": of_mean(_log_losses(chances), _log_losses(1 - chances))}
+        found = {"log_loss": of_mean(log_losses(chances), log_losses(1 - chances))}
         scores, opposite = (
             self._brier_scores(alive, targets, training) for alive in (predictions, 1 - predictions)
         )
@@ -406,7 +397,6 @@ class Survival(Task):
         return integrated
 
     def why_not_here(self) -> str:
-        """Require scikit-survival for the metrics."""
         if importlib.util.find_spec("sksurv") is not None:
             return ""
         return (
@@ -467,11 +457,6 @@ def _chance_of_seen(predictions: Tensor, died: Tensor, survived: Tensor) -> Tens
     alive = curve.gather(1, last)[:, 0]
     in_interval = ((curve[:, :-1] - curve[:, 1:]) * died).sum(dim=1)
     return torch.where(died.sum(dim=1) > 0, in_interval, alive)
-
-
-def _log_losses(chances: Floats) -> Floats:
-    losses: Floats = -np.log(np.clip(chances, PROBABILITY_FLOOR, 1 - PROBABILITY_FLOOR))
-    return losses
 
 
 def chance_of_being_followed(training: Targets) -> Callable[[Floats], Floats]:

@@ -119,7 +119,6 @@ class Task(Settings):
 
         `groups`: how many of them are of each; None: not disclosed.
         """
-        del metrics, num_patients, groups
         return ""
 
     @property
@@ -304,7 +303,6 @@ class Task(Settings):
 
         Those of the bootstrap are widened to them. A metric without any limit has none.
         """
-        del predictions, targets, training
         return {}
 
     def why_not_here(self) -> str:

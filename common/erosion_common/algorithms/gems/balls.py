@@ -132,15 +132,8 @@ class GoodEnough:
     """A hospital's ball around its own model, and how good that model is."""
 
     radius: float  # along the directions tried
-    certified: float  # every model within this distance is good enough, in any direction; a figure
-    # of one patient, which leaves no site
     accuracy: float  # of the centre
     needed: float  # the accuracy asked for, epsilon
-
-    @property
-    def is_reached(self) -> bool:
-        """Whether the centre itself is good enough."""
-        return self.accuracy >= self.needed - 1e-9
 
 
 def good_enough_ball(
@@ -149,16 +142,14 @@ def good_enough_ball(
     labels: Tensor,
     epsilon: float,
     directions: Tensor,
-    axes: Tensor | None = None,
     cell: int = 1,
 ) -> GoodEnough:
     """Return how far `layer` can move along each direction until its accuracy falls below epsilon.
 
     features (n, d) and labels (n,) are patients that it was not trained on, directions (p, C d + C)
-    unit vectors. With `axes` (C d + C,) it is an ellipsoid: parameter i moves by axes_i times what
-    it would move in a ball of the same radius. The radius is about `cell` patients along the
-    direction that allows least; it is 0 where fewer may be lost, or where `layer` itself is below
-    epsilon. Raises ValueError without patients.
+    unit vectors. The radius is about `cell` patients along the direction that allows least; it is
+    0 where fewer may be lost, or where `layer` itself is below epsilon. Raises ValueError without
+    patients.
     """
     if not len(labels):
         raise ValueError("no patient to measure a good-enough ball on")
@@ -167,22 +158,19 @@ def good_enough_ball(
     rank = int(correct.sum()) - ceil(epsilon * len(labels) - 1e-9) + 1
     accuracy = float(correct.double().mean())
     if rank < 1:
-        return GoodEnough(0.0, 0.0, accuracy, epsilon)
+        return GoodEnough(0.0, accuracy, epsilon)
     right, targets = features[correct], labels[correct]
     inverse = margins[correct].clamp(min=1e-30).reciprocal()  # (n0, C), of a_j
     inverse.scatter_(1, targets[:, None], 0.0)  # there is no margin against the true class
     if rank > len(targets):  # epsilon = 0: everything is good enough
-        return GoodEnough(LARGEST_RADIUS, LARGEST_RADIUS, accuracy, epsilon)
-    if axes is None:
-        axes = torch.ones(layer.flat.numel())
+        return GoodEnough(LARGEST_RADIUS, accuracy, epsilon)
     radius = 0.0
     if rank >= cell:
         radius = min(
-            _smallest_radius(part * axes, right, targets, inverse, rank, cell)
+            _smallest_radius(part, right, targets, inverse, rank, cell)
             for part in torch.split(directions, _DIRECTIONS_AT_ONCE)
         )
-    certified = _certified(inverse, right, targets, axes, rank)
-    return GoodEnough(radius, certified, accuracy, epsilon)
+    return GoodEnough(radius, accuracy, epsilon)
 
 
 def _margins(layer: Layer, features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -211,22 +199,6 @@ def _smallest_radius(
     # A mean with some who are never lost would be about the others alone.
     ends = last[:, -1] > 1 / LARGEST_RADIUS
     return float(last[ends].reciprocal().mean(dim=1).amin()) if ends.any() else LARGEST_RADIUS
-
-
-def _certified(inverse: Tensor, right: Tensor, targets: Tensor, axes: Tensor, rank: int) -> float:
-    """Return the radius that holds in every direction.
-
-    By moving class c's parameters along their axes its logit changes by at most
-    l_c = sqrt(sum_i (axes_ci x_i)^2), so a margin by sqrt(l_y^2 + l_j^2): sqrt(2(|x|^2 + 1)) in a
-    ball.
-    """
-    classes, width = inverse.shape[1], right.shape[1]
-    squares = axes.double().square()
-    of_weights = squares[: classes * width].reshape(classes, width)
-    reach = right.double().square() @ of_weights.T + squares[classes * width :]  # l_c^2: (n0, C)
-    steepness = (reach + reach.gather(1, targets[:, None])).sqrt()
-    rates = (inverse.double() * steepness).amax(dim=1)
-    return min(1 / float(rates.kthvalue(len(rates) - rank + 1).values), LARGEST_RADIUS)
 
 
 _HALVINGS = 45  # of [0, R_max]: to less than 1e-9

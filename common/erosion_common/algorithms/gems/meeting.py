@@ -47,10 +47,9 @@ class Spaces:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Found:
-    """A model, and what it misses."""
+class Missed:
+    """What a model misses."""
 
-    point: Tensor  # (d,) float64
     gaps: Tensor  # (k,) how far it lies outside each space, on that space's scale; 0: inside
     residual: float  # the sum of the gaps by their shares
     steps: int  # that led to it
@@ -59,6 +58,13 @@ class Found:
     def in_all(self) -> bool:
         """Whether the model lies in every space that counts."""
         return self.residual == 0.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Found(Missed):
+    """A model, and what it misses."""
+
+    point: Tensor  # (d,) float64
 
 
 STEP, MOST_STEPS = 0.01, 1000  # length, and of one descent
@@ -76,7 +82,7 @@ def descend(
     distances = apart.norm(dim=1)
     scale = float(distances[spaces.shares > 0].max())  # what does not count sets no measure
     gaps = (distances - spaces.radii).clamp(min=0.0)
-    best = Found(point, gaps, float(spaces.shares @ gaps), 0)
+    best = Found(gaps, float(spaces.shares @ gaps), 0, point)
     for step in range(1, max_steps + 1):
         if best.residual <= _MET * scale:
             break
@@ -94,10 +100,10 @@ def descend(
         gaps = (distances - spaces.radii).clamp(min=0.0)
         residual = float(spaces.shares @ gaps)
         if residual < best.residual:
-            best = Found(point, gaps, residual, step)
+            best = Found(gaps, residual, step, point)
     if best.residual <= _MET * scale:
         # Rounding alone is left of these gaps.
-        return Found(best.point, torch.where(spaces.shares > 0, 0.0, best.gaps), 0.0, best.steps)
+        return Found(torch.where(spaces.shares > 0, 0.0, best.gaps), 0.0, best.steps, best.point)
     return best
 
 
@@ -119,18 +125,10 @@ def descend_from_afar(spaces: Spaces) -> Found:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Meeting:
+class Meeting(Missed):
     """The model found, and what it misses."""
 
     coefficients: Tensor  # (k,) float64, b_k of the model; they add up to 1
-    gaps: Tensor  # (k,) how far it lies outside each ball; 0: inside
-    residual: float  # the weighted sum of the gaps
-    steps: int  # that led to it
-
-    @property
-    def in_all(self) -> bool:
-        """Whether the model lies in every ball that has a weight."""
-        return self.residual == 0.0
 
 
 def meet(
@@ -139,25 +137,19 @@ def meet(
     *,
     weights: Tensor | None = None,
     hard: int | None = None,
+    from_afar: bool = False,
 ) -> Meeting:
     """Return the best point found for the weighted gap, from the (weighted) mean of the centres.
 
     `gram` (k, k) are the centres' inner products, from any origin; nearer is more precise.
     `weights` (k,) are 1 where not given; a ball of weight 0 does not count. The ball number `hard`
     is never left. Steps of length STEP end within about that of the best point; the best on
-    the way is returned. Raises ValueError without a ball that counts.
+    the way is returned. `from_afar`: see `descend_from_afar`. Raises ValueError without a ball that
+    counts.
     """
     spaces = _placed(gram, radii, weights, hard)
-    found = descend(spaces, spaces.mean)
+    found = descend_from_afar(spaces) if from_afar else descend(spaces, spaces.mean)
     return _meeting(spaces, found)
-
-
-def meet_from_afar(
-    gram: Tensor, radii: Tensor, *, weights: Tensor | None = None, hard: int | None = None
-) -> Meeting:
-    """Do as `meet`, in longer steps first where short ones could not cross the space."""
-    spaces = _placed(gram, radii, weights, hard)
-    return _meeting(spaces, descend_from_afar(spaces))
 
 
 def meet_balls(balls: Balls) -> tuple[Tensor, Meeting]:
@@ -190,7 +182,7 @@ def _meeting(spaces: Spaces, found: Found) -> Meeting:
     change = torch.linalg.pinv(places.T, rtol=1e-7) @ (found.point - spaces.mean)
     coefficients = spaces.shares / spaces.shares.sum() * (1 - change.sum())
     coefficients[used] += change
-    return Meeting(coefficients, found.gaps, found.residual, found.steps)
+    return Meeting(found.gaps, found.residual, found.steps, coefficients)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

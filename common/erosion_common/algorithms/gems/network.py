@@ -73,7 +73,6 @@ class NetworkGems(PublicTuning):
     )
 
     def problem_with_model(self, layout: Callable[[], Layout]) -> str | None:
-        """Refuse models other than perceptrons with hidden layers."""
         widths = perceptron_widths(layout())
         if len(widths) > 2:
             return None
@@ -82,7 +81,6 @@ class NetworkGems(PublicTuning):
         return "network_gems is for model.name = 'mlp'"
 
     def site_steps(self) -> Mapping[str, SiteStep]:
-        """Return the steps: neurons, then the output layer above them."""
         return {**super().site_steps(), NEURONS: self.neurons, OUTPUT: self.train}
 
     def local_trainings(self, whole: WorkSize) -> tuple[WorkSize, ...]:

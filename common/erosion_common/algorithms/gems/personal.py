@@ -12,7 +12,7 @@ from erosion_common.aggregation.cohort import Cohort, HospitalName
 from erosion_common.algorithms.base import Layout, RoundStart, Step, relative_weights
 from erosion_common.algorithms.fedavg import tuned
 from erosion_common.algorithms.gems.balls import split_layers
-from erosion_common.algorithms.gems.meeting import meet_from_afar, personal_weights
+from erosion_common.algorithms.gems.meeting import meet, personal_weights
 from erosion_common.algorithms.gems.rounds import (
     GemsBase,
     GemsState,
@@ -55,7 +55,6 @@ class PersonalGems(GemsBase):
     )
 
     def problem_with_model(self, layout: Callable[[], Layout]) -> str | None:
-        """Refuse balls for models other than logistic regression."""
         if self.balls == "off" or len(perceptron_widths(layout())) == 2:
             return None
         return "balls = 'user' is for model.name = 'logistic'; write balls = 'off'"
@@ -69,11 +68,9 @@ class PersonalGems(GemsBase):
         return None if self.balls == "off" else super().problem_with_task(task)
 
     def attachment_sizes(self, dim: int) -> Mapping[str, int]:
-        """Return a ball, where balls are asked for."""
         return {} if self.balls == "off" else super().attachment_sizes(dim)
 
     def checked_by(self, begun: RoundStart) -> Sequence[HospitalName]:
-        """Return the user alone: the model is the user's."""
         return (begun.user,)
 
     def update(self, state: GemsState, cohort: Cohort) -> Step[GemsState]:
@@ -87,7 +84,7 @@ class PersonalGems(GemsBase):
         sent = sent_balls(cohort)
         shares = shares * torch.tensor([1.0, *(0.0 if b.problem else 1.0 for b in sent[1:])])
         radii = torch.tensor([ball.usable_radius for ball in sent])
-        meeting = meet_from_afar(gram, radii, weights=shares, hard=0)
+        meeting = meet(gram, radii, weights=shares, hard=0, from_afar=True)
         found = meeting.coefficients.clamp(min=0.0).tolist()
         counted = [number for number, share in enumerate(shares.tolist()) if share > 0]
         seen = replace(meeting, gaps=meeting.gaps[counted])
@@ -117,7 +114,6 @@ class PersonalGems(GemsBase):
         return (*optimum, whole) if whole.is_user and self.tuning_rounds else optimum
 
     def personal(self, work: LocalWork) -> Tensor:
-        """Return the received parameters after `tuning_rounds` rounds of local training."""
         return tuned(work, self.tuning_rounds)
 
 

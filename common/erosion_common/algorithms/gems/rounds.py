@@ -37,7 +37,7 @@ from erosion_common.algorithms.gems.balls import (
     problem_with_radius,
     split_layers,
 )
-from erosion_common.algorithms.gems.meeting import Meeting, meet_from_afar
+from erosion_common.algorithms.gems.meeting import Meeting, meet
 from erosion_common.algorithms.gems.retraining import fine_tune, tuning
 from erosion_common.errors import Refusal
 from erosion_common.learning.local_sgd import LocalResult
@@ -232,11 +232,9 @@ class GemsBase(ArmBase):
 
     @property
     def trainings(self) -> int:
-        """The optimum takes `local_rounds` of them."""
         return self.local_rounds
 
     def local_trainings(self, whole: WorkSize) -> tuple[WorkSize, ...]:
-        """Return the optimum, without those held out."""
         rest = whole.without_held_out(self.validation_share)
         return (replace(rest, training=self.longer(whole.training)),)
 
@@ -255,19 +253,16 @@ class GemsBase(ArmBase):
         counted = [1.0, *(0.0 if ball.problem else 1.0 for ball in sent[1:])]
         radii = torch.tensor([ball.usable_radius for ball in sent])
         gram = cohort.gram()
-        meeting = meet_from_afar(gram, radii, weights=torch.tensor(counted))
+        meeting = meet(gram, radii, weights=torch.tensor(counted), from_afar=True)
         delta = cohort.weighted_sum(meeting.coefficients)
         shares = meeting.coefficients.clamp(min=0.0).tolist()
         after = GemsState(state.round + 1)
         return Step(delta, relative_weights(cohort, shares), after, note=in_words(sent, meeting))
 
     def site_steps(self) -> Mapping[str, SiteStep]:
-        """Return the training, the check of the model, and the last measurement."""
         return {TRAIN: self.train, CHECK: self.check, REST: self.rest}
 
     def attachment_sizes(self, dim: int) -> Mapping[str, int]:
-        """Return the size of the ball around an update's model."""
-        del dim
         return {BALL: NUMBERS}
 
     def builds_layers(self) -> bool:
@@ -281,7 +276,6 @@ class GemsBase(ArmBase):
         return f"good enough is an accuracy, and the study's task is {task.outcome}"
 
     def problem_with_training(self, training: Training) -> str | None:
-        """Refuse a local optimum of too many steps."""
         length, most, unit = self.local_rounds * (training.epochs or 0), 1_000, "epochs"
         if training.steps:
             length, most, unit = self.local_rounds * training.steps, 100_000, "steps"
@@ -364,7 +358,6 @@ class GemsBase(ArmBase):
         self, begun: RoundStart, widths: Sequence[int]
     ) -> Generator[Ask, Answers, Mapping[str, Tensor]]:
         """Yield the exchanges before training; return the tensors to enclose with it."""
-        del begun, widths
         yield from ()
         return {}
 
@@ -376,13 +369,11 @@ class GemsBase(ArmBase):
         self, begun: RoundStart, step: Step[GemsState], widths: Sequence[int]
     ) -> Generator[Ask, Answers, Step[GemsState]]:
         """Yield the exchanges between the meeting and the checks; return their step."""
-        del begun, widths
         yield from ()
         return step
 
     def taking_part(self, begun: RoundStart) -> Sequence[HospitalName] | None:
         """Return who sends a model; None: everyone who answers."""
-        del begun
         return None
 
     def checked_by(self, begun: RoundStart) -> Sequence[HospitalName] | None:
@@ -473,7 +464,6 @@ class PublicTuning(GemsBase):
     tuning_epochs: int = Field(default=20, ge=1, le=1000, description="Passes over those patients.")
 
     def problem_with_names(self, hospitals: Sequence[HospitalName]) -> str | None:
-        """Refuse a public hospital that is none of the study's."""
         if self.public_hospital in ("", *hospitals):
             return None
         return (
@@ -482,7 +472,6 @@ class PublicTuning(GemsBase):
         )
 
     def site_steps(self) -> Mapping[str, SiteStep]:
-        """Return the steps, with the tuning after the meeting."""
         return {**super().site_steps(), TUNE: self.tune}
 
     def local_trainings(self, whole: WorkSize) -> tuple[WorkSize, ...]:
@@ -570,13 +559,11 @@ class Gems(PublicTuning):
     algorithm: Literal["gems"] = "gems"
 
     def problem_with_model(self, layout: Callable[[], Layout]) -> str | None:
-        """Refuse models other than logistic regression."""
         if len(perceptron_widths(layout())) == 2:
             return None
         return "gems is for model.name = 'logistic'; use network_gems for 'mlp'"
 
     def train(self, work: LocalWork) -> LocalOutcome:
-        """Return the local optimum, and the ball around it."""
         rest, _ = self.parts(work)
         result = self.optimum(rest, work.received)
         layers = split_layers(work.received + result.delta, module_widths(work.model))
