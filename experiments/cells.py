@@ -75,7 +75,6 @@ _KEPT = "The cells that ended are kept, and the same command continues with the 
 _CHANGED = "made by a checkout with changes that no commit holds"
 
 Values = Mapping[str, Any]  # what JSON can hold
-Tick = Callable[[], None]  # called after every round of a cell
 
 
 class ExperimentError(ErosionError):
@@ -90,13 +89,12 @@ class CellPlan:
 
     name: str  # letters, digits, dots and hyphens
     config: Values  # the seed included
-    rounds: int  # how often the run ticks
 
 
-def planned(name: str, points: Iterable[Values], *, rounds: int = 1, **same: Any) -> list[CellPlan]:
+def planned(name: str, points: Iterable[Values], **same: Any) -> list[CellPlan]:
     """Return a cell for each point of a grid; its name is put together from its settings."""
     configs = ({**point, **same} for point in points)
-    return [CellPlan(name.format(**config), config, rounds) for config in configs]
+    return [CellPlan(name.format(**config), config) for config in configs]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +118,8 @@ class Cell:
 
 _Ended = tuple[Values, float, list[str]]  # of a cell: figures, seconds, what hospitals noted
 
-# (configuration, data folder, tick) -> figures. A module's function, so that a process can call it.
-RunCell = Callable[[Values, Path | None, Tick], Values]
+# (configuration, data folder) -> figures. A module's function, so that a process can call it.
+RunCell = Callable[[Values, Path | None], Values]
 BasisOf = Callable[[Values], Basis]  # what a cell of this configuration rests on today
 
 
@@ -166,7 +164,7 @@ class CellFile:
             raise ValueError("it has no figures")
         json.dumps(figures, allow_nan=False)  # no figure may be "not a number"
         cell = Cell(
-            CellPlan(str(raw["cell"]), dict(raw["config"]), 1),
+            CellPlan(str(raw["cell"]), dict(raw["config"])),
             figures,
             str(raw["commit"]),
             str(raw["command"]),
@@ -294,11 +292,10 @@ def _run_missing(
     with _bar(console) as progress, notes_once() as told:
         done = len(plans) - len(missing)
         cells = progress.add_task(f"{title}: cells", total=len(plans), completed=done)
-        rounds = progress.add_task("rounds", total=sum(plan.rounds for plan in missing))
         if jobs == 1:
             for plan in missing:
                 before = _processor_seconds()
-                figures = run(plan.config, data_dir, lambda: progress.advance(rounds))
+                figures = run(plan.config, data_dir)
                 keep(plan, figures, _processor_seconds() - before)
                 progress.advance(cells)
         else:
@@ -309,7 +306,6 @@ def _run_missing(
                         told.tell(note)
                     keep(plan, figures, seconds)
                     progress.advance(cells)
-                    progress.advance(rounds, plan.rounds)
 
 
 def _bar(console: Console | None) -> Progress:
@@ -356,7 +352,7 @@ def _in_processes(
 def _timed(run: RunCell, config: Values, data_dir: Path | None) -> _Ended:
     before, notes = _processor_seconds(), list[str]()
     with notes_once(notes.append):
-        figures = run(config, data_dir, lambda: None)
+        figures = run(config, data_dir)
     return figures, _processor_seconds() - before, notes
 
 

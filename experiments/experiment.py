@@ -24,7 +24,7 @@ from experiments.cells import (
     read_cells,
     run_cells,
 )
-from experiments.page import Page
+from experiments.page import Page, constants
 
 RESULTS = Path("experiments/results")
 ONE_SEED = {"seed": 1, "seeds": [1], "split": 1}
@@ -73,6 +73,12 @@ class Experiment:
             return made[name]
 
         return basis
+
+
+def experiment(name: str, *parts: Any, **more: Any) -> Experiment:
+    """Return the experiment of that name, with title and paragraph of `papers/experiments.toml`."""
+    words = constants("experiments")[name]
+    return Experiment(name, words["title"], " ".join(words["about"].split()), *parts, **more)
 
 
 def with_constants(experiment: Experiment, given: Sequence[str]) -> Experiment:

@@ -6,6 +6,7 @@ without any entry is "", too: the template leaves out what stands on it.
 
 import re
 import textwrap
+import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -25,8 +26,9 @@ Row = TypeVar("Row")
 Column = TypeVar("Column")
 
 AS_WRITTEN = ("#", "|", "!", "- ")  # how a block begins that is no paragraph
+PAPERS = Path(__file__).parent / "papers"
 TEMPLATES = Environment(  # the text of each page, `papers/pages/NAME.md`
-    loader=FileSystemLoader(Path(__file__).parent / "papers" / "pages"),
+    loader=FileSystemLoader(PAPERS / "pages"),
     undefined=StrictUndefined,
     trim_blocks=True,
     lstrip_blocks=True,
@@ -59,6 +61,11 @@ def page(template: str, pictures: Mapping[str, bytes] | None = None, **values: A
     return Page(
         "\n\n".join(_wrapped(block) for block in blocks if block.strip()) + "\n", pictures or {}
     )
+
+
+def constants(name: str) -> dict[str, Any]:
+    """Return what `papers/NAME.toml` holds."""
+    return tomllib.loads((PAPERS / f"{name}.toml").read_text(encoding="utf-8"))
 
 
 def _wrapped(block: str) -> str:

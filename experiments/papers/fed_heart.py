@@ -15,9 +15,9 @@ from erosion.simulation.testbed import study_path
 from erosion.sources import make_hospitals
 from erosion.sources.flamby import FLAMBY_SEED, TRAINING_SHARE
 from erosion_common.study.study import Study, load_study
-from experiments.cells import Cell, CellPlan, Tick, Values, planned
-from experiments.experiment import Experiment
-from experiments.page import Page, page, where
+from experiments.cells import Cell, CellPlan, Values, planned
+from experiments.experiment import experiment
+from experiments.page import Page, constants, page, where
 from experiments.papers import fed_heart_published
 from experiments.papers.flamby import (
     ARMS,
@@ -50,20 +50,7 @@ OTHER_SPLITS = OtherSplits(
     " classes, for AUROC",
     test_share=1 - TRAINING_SHARE,
 )
-# Accuracy in percent, FLamby's table for the four hospitals, mean over its seeds 42 to 46.
-PUBLISHED: Mapping[str, Sequence[float | None]] = {
-    "FLamby, pooled": (78.3, 76.4, 75.0, 64.4),
-    "FLamby, local": (74.6, 74.6, 72.5, 70.2),
-    "FLamby, FedAvg": (73.1, 71.9, 65.0, 64.0),
-}
-# The same of FL4Health's personal methods (Tavakoli et al. 2024), from the files
-# research/flamby/fed_heart_disease/*/test_eval_performance*.txt of its repository.
-PUBLISHED_PERSONAL: Mapping[str, Sequence[float | None]] = {
-    "FL4Health, FedPer": (77.7, 77.8, 67.5, 59.6),
-    "FL4Health, MOON": (76.3, 77.1, 71.2, 63.6),
-    "FL4Health, PerFCL": (73.8, 72.1, 92.5, 70.2),
-    "FL4Health, FENDA-FL": (76.5, 76.0, 93.8, 78.7),
-}
+PUBLISHED: Mapping[str, Sequence[float | None]] = constants("published")["fed-heart"]
 AS_PERSONAL = "as FL4Health"
 PERSONAL_ARMS: Arms = {
     **{name: {} for name in ("local", "fedavg", "fedper")},
@@ -100,18 +87,16 @@ def study_of(config: Values) -> Study:
     return Study.model_validate(study.model_dump(mode="json") | changed)
 
 
-def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
+def run(config: Values, data_dir: Path | None) -> Values:
     """Run all arms of one user on one split, or others' own training."""
     if config.get("kind") == fed_heart_published.KIND:
-        return fed_heart_published.run(config, data_dir, tick)
+        return fed_heart_published.run(config, data_dir)
     study = study_of(config)
     if "kind" in config:
         figures = measured(one_split(study, data_dir).arms, METRICS)
-        tick()
         return figures
     with tempfile.TemporaryDirectory() as folder:
         found = arms_and_pooled(study, make_hospitals(study, Path(folder), data_dir), "majority")
-    tick()
     return {**measured(found, METRICS), "patients": found["majority"].num_patients}
 
 
@@ -125,7 +110,7 @@ def draw(cells: Mapping[str, Cell]) -> Page:
         for user, of in by_split.items()
     }
     again = [cell.figures for cell in where(cells, kind=fed_heart_published.KIND)]
-    accuracies = {**PUBLISHED, **PUBLISHED_PERSONAL}
+    accuracies = dict(PUBLISHED)
     for arm in fed_heart_published.ARMS if again else ():
         values = ([figures[arm][user] for figures in again] for user in users)
         accuracies[f"its training repeated, {arm}"] = [100 * fmean(of) for of in values]
@@ -164,11 +149,8 @@ def _users() -> Sequence[str]:
     return load_study(study_path("heart-disease")).hospitals
 
 
-EXPERIMENT = Experiment(
+EXPERIMENT = experiment(
     "fed-heart",
-    "Fed-Heart-Disease",
-    "Each of four heart hospitals as the user against FLamby's published accuracies, on its split"
-    " and on a hundred others. Half an hour of one core.",
     plans,
     run,
     draw,

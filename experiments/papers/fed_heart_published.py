@@ -19,7 +19,7 @@ from erosion.simulation.testbed import study_path
 from erosion.sources import make_hospitals
 from erosion.sources.flamby import COLUMNS, FLAMBY_SEED, SPARSE, SPLIT
 from erosion_common.study.study import Study, load_study
-from experiments.cells import CellPlan, Tick, Values
+from experiments.cells import CellPlan, Values, planned
 
 SEEDS = range(42, 47)
 KIND = "as published"
@@ -33,12 +33,10 @@ Part = tuple[Tensor, Tensor]  # (patients, 13) and (patients,), 1: ill
 
 def plans() -> list[CellPlan]:
     """Return a cell for each of FLamby's five seeds, which draw starts and mini-batches."""
-    return [
-        CellPlan(f"published-seed{seed}", {"kind": KIND, "seed": seed}, rounds=1) for seed in SEEDS
-    ]
+    return planned("published-seed{seed}", ({"seed": seed} for seed in SEEDS), kind=KIND)
 
 
-def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
+def run(config: Values, data_dir: Path | None) -> Values:
     """Accuracy by arm and hospital on FLamby's split."""
     parts = _parts(data_dir)
     training = {hospital: train for hospital, (train, _) in parts.items()}
@@ -54,7 +52,6 @@ def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
         }
         for hospital, (_, test) in parts.items()
     }
-    tick()
     return {arm: {hospital: of[arm] for hospital, of in found.items()} for arm in ARMS}
 
 

@@ -16,9 +16,9 @@ from erosion.simulation.testbed import study_path
 from erosion.sources import Data, make_hospitals
 from erosion.sources.flamby import DAYS, EVENT, TEST_SHARE
 from erosion_common.study.study import Study, load_study
-from experiments.cells import Cell, CellPlan, Tick, Values, planned
-from experiments.experiment import Experiment
-from experiments.page import Page, page
+from experiments.cells import Cell, CellPlan, Values, planned
+from experiments.experiment import experiment
+from experiments.page import Page, constants, page
 from experiments.papers import flamby
 from experiments.papers.rules import Arms
 from experiments.splits import measured
@@ -47,15 +47,7 @@ OTHER_SPLITS = flamby.OtherSplits(
     " to compare, for the C-index",
     test_share=TEST_SHARE,
 )
-# Harrell's C-index of a Cox model on the test patients of the six regions, mean over seeds 42 to
-# 46: flamby/results/results_benchmark_fed_tcga_brca/tcga_seed*.csv of FLamby's repository, where
-# local is "Local 0" on "client_test_0" and so on, and the others are of 100 updates a round.
-PUBLISHED: Mapping[str, Sequence[float | None]] = {
-    "FLamby, pooled": (0.773, 0.582, 0.706, 0.629, 0.766, 0.600),
-    "FLamby, local": (0.644, 0.527, 0.850, 0.596, 0.851, 0.667),
-    "FLamby, FedAvg": (0.745, 0.627, 0.691, 0.675, 0.787, 0.867),
-    "FLamby, FedAdam": (0.849, 0.655, 0.881, 0.604, 0.902, 1.000),
-}
+PUBLISHED: Mapping[str, Sequence[float | None]] = constants("published")["fed-tcga"]
 
 
 def plans() -> list[CellPlan]:
@@ -84,14 +76,13 @@ def study_of(config: Values) -> Study:
     )
 
 
-def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
+def run(config: Values, data_dir: Path | None) -> Values:
     """Run all arms of one user on one split; of FLamby's also an interval."""
     study, flambys = study_of(config), config["split"] == FLAMBYS
     with tempfile.TemporaryDirectory() as folder:
         files = make_hospitals(study, Path(folder), data_dir)
         found = flamby.arms_and_pooled(study, files, KAPLAN_MEIER)
         days, died = _tested(files[config["user"]])
-    tick()
     figures: dict[str, object] = {
         **measured(found, METRICS),
         "patients": found[KAPLAN_MEIER].num_patients,
@@ -158,11 +149,8 @@ def _users() -> Sequence[str]:
     return load_study(study_path(STUDY)).hospitals
 
 
-EXPERIMENT = Experiment(
+EXPERIMENT = experiment(
     "fed-tcga",
-    "Fed-TCGA-BRCA",
-    "Survival with breast cancer, each of six regions as the user against FLamby's published"
-    " C-index, on its split and on a hundred others. Four to ten hours of one core.",
     plans,
     run,
     draw,

@@ -10,7 +10,7 @@ import torch
 
 from erosion_common.algorithms.gems.balls import hidden_features
 from erosion_common.algorithms.gems.retraining import fine_tune
-from experiments.cells import CellPlan, Tick, Values
+from experiments.cells import CellPlan, Values
 from experiments.papers.gems_authors import AuthorsConvex, AuthorsNetwork
 from experiments.papers.gems_models import (
     Model,
@@ -124,7 +124,7 @@ def _plan(
 ) -> CellPlan:
     config = {"dataset": dataset, "hidden": hidden, "nodes": list(nodes), "trial": trial, **more}
     # The version is of what a cell does with its configuration.
-    return CellPlan(name, config | {"version": 1}, len(more.get("parts", ())) + len(nodes))
+    return CellPlan(name, config | {"version": 1})
 
 
 def _variants(dataset: str, model: str, nodes: int) -> Mapping[str, Any]:
@@ -183,7 +183,7 @@ def _drawn(pool: Callable[[Path | None, int], Pool], data_dir: Path | None, tria
     return pool(data_dir, trial)
 
 
-def run_cell(config: Values, data_dir: Path | None, tick: Tick) -> Values:
+def run_cell(config: Values, data_dir: Path | None) -> Values:
     """Train, aggregate and measure."""
     trial, parts = config["trial"], config.get("parts", ())
     pool = _drawn(POOLS[config["dataset"]], data_dir, trial)
@@ -192,16 +192,12 @@ def run_cell(config: Values, data_dir: Path | None, tick: Tick) -> Values:
     if "majority" in parts:
         commonest = pool.train.labels.mode().values
         figures["majority"] = float((pool.test.labels == commonest).double().mean())
-        tick()
     if "global" in parts:
         figures["global"] = accuracy(fit(widths, pool.train, _draws(trial, 0)), pool.test)
-        tick()
     for count in config["nodes"]:
         figures[str(count)] = _of_nodes(config, pool, widths, count, trial)
-        tick()
     if "public" in parts:
         figures["public"] = _public_alone(pool, widths, trial)
-        tick()
     return {config["compares"]: figures} if "compares" in config else figures
 
 

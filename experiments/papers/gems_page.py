@@ -1,13 +1,12 @@
 """The tables of GEMS, with the figures of the paper."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any
 
 from experiments.cells import Cell
-from experiments.experiment import Experiment
-from experiments.page import Page, beside, bullets, grid, named, page, table
+from experiments.experiment import experiment
+from experiments.page import Page, beside, bullets, constants, grid, named, page, table
 from experiments.papers.gems import (
     CHANGES,
     CLUSTERS,
@@ -42,70 +41,30 @@ ASKED = 0.7  # of its validation images, by every node
 LOWER = 0.02  # below the paper's figure, to be named
 
 
-@dataclass(frozen=True, slots=True)
-class Accuracy:
-    """A column of the main tables."""
-
-    heading: str
-    path: Path
-    published: int | None = None  # its place in a row of `PUBLISHED`
-
-
 SETTINGS = ("authors", "ours")
 AUTHORS, OURS = (("gems", name) for name in SETTINGS)
 ACCURACY, TUNED = (*AUTHORS, "accuracy"), ("tuned", "1000")
-COLUMNS = (
-    Accuracy("global", ("global",), 0),
-    Accuracy("local", ("local", "mean"), 1),
-    Accuracy("tuned", ("tuned_local", "1000")),
-    Accuracy("averaged", ("averaged",), 2),
-    Accuracy("tuned", ("tuned_averaged", "1000")),
-    Accuracy("GEMS, authors'", ACCURACY, 3),
-    Accuracy("tuned", (*AUTHORS, *TUNED), 4),
-    Accuracy("GEMS, ours", (*OURS, "accuracy")),
-    Accuracy("tuned", (*OURS, *TUNED)),
-    Accuracy("ensemble", ("ensemble", "probabilities")),
-    Accuracy("rounded votes", ("ensemble", "rounded")),
+COLUMNS: Sequence[tuple[str, Path, int | None]] = (  # the last: its place in a published row
+    ("global", ("global",), 0),
+    ("local", ("local", "mean"), 1),
+    ("tuned", ("tuned_local", "1000"), None),
+    ("averaged", ("averaged",), 2),
+    ("tuned", ("tuned_averaged", "1000"), None),
+    ("GEMS, authors'", ACCURACY, 3),
+    ("tuned", (*AUTHORS, *TUNED), 4),
+    ("GEMS, ours", (*OURS, "accuracy"), None),
+    ("tuned", (*OURS, *TUNED), None),
+    ("ensemble", ("ensemble", "probabilities"), None),
+    ("rounded votes", ("ensemble", "rounded"), None),
 )
-# Global, local, averaged, GEMS, and GEMS tuned on 1,000 public samples, by number of nodes.
-PUBLISHED: Mapping[tuple[str, str], Mapping[int, Sequence[float]]] = {
-    ("mnist", "convex"): {
-        2: (0.926, 0.481, 0.780, 0.780, 0.889),
-        3: (0.926, 0.325, 0.705, 0.647, 0.878),
-        5: (0.925, 0.198, 0.458, 0.458, 0.880),
-    },
-    ("mnist", "network"): {
-        2: (0.964, 0.492, 0.641, 0.766, 0.888),
-        3: (0.965, 0.329, 0.422, 0.754, 0.926),
-        5: (0.965, 0.199, 0.259, 0.439, 0.886),
-    },
-    ("cifar10", "network"): {
-        2: (0.650, 0.405, 0.192, 0.335, 0.568),
-        3: (0.653, 0.284, 0.163, 0.333, 0.538),
-        5: (0.651, 0.183, 0.128, 0.223, 0.502),
-    },
-    ("ham10000", "network"): {
-        2: (0.594, 0.354, 0.273, 0.399, 0.539),
-        3: (0.601, 0.271, 0.195, 0.269, 0.525),
-    },
-}
-DEVIATIONS: Mapping[tuple[str, str], Mapping[int, Mapping[int, float]]] = {  # published, by place
-    ("mnist", "convex"): {
-        2: {2: 0.015, 3: 0.015},
-        3: {2: 0.013, 3: 0.033},
-        5: {2: 0.038, 3: 0.038},
-    },
-    ("mnist", "network"): {
-        2: {2: 0.058, 3: 0.083},
-        3: {2: 0.038, 3: 0.024, 4: 0.006},
-        5: {2: 0.039, 3: 0.044, 4: 0.007},
-    },
-}
-# MNIST, five nodes: hidden neurons and tuned accuracy, as published.
-SIZES: Mapping[str, tuple[int, float]] = {
-    "authors": (99, 0.886),
-    "authors, m 75, eps_j .5": (74, 0.872),
-    "authors, m 50": (49, 0.862),
+_PUBLISHED = constants("published")["gems"]
+SIZES: Mapping[str, tuple[int, float]] = _PUBLISHED.pop("sizes")  # hidden neurons, tuned accuracy
+# By data set and model, and by the number of nodes: each figure, with its deviation where it has.
+PUBLISHED: Mapping[tuple[tuple[str, str], int], Sequence[Sequence[float]]] = {
+    ((dataset, model), int(nodes)): row
+    for dataset, models in _PUBLISHED.items()
+    for model, by_nodes in models.items()
+    for nodes, row in by_nodes.items()
 }
 VARIANTS = (
     *("authors", "authors, m 75", "authors, m 75, eps_j .5", "authors, m 50"),
@@ -155,29 +114,25 @@ def _main_table(cells: Mapping[str, Cell], dataset: str, model: str) -> str:
     rows = []
     for nodes in NODES:
         found = of_nodes(cells, dataset, model, nodes)
-        paper = PUBLISHED.get((dataset, model), {}).get(nodes)
+        paper = PUBLISHED.get(((dataset, model), nodes))
         entries = []
-        for column in COLUMNS if found else ():
-            ours, theirs = spread(found, *column.path), ""
-            if paper is not None and column.published is not None:
-                of_trials = DEVIATIONS.get((dataset, model), {}).get(nodes, {})
-                deviation = of_trials.get(column.published)
-                theirs = short(paper[column.published])
-                theirs += f" ({short(deviation)})" if deviation else ""
-            entries.append(beside(ours, theirs))
+        for _, path, place in COLUMNS if found else ():
+            theirs = ""
+            if paper is not None and place is not None:
+                value, *deviation = map(short, paper[place])
+                theirs = value + "".join(f" ({each})" for each in deviation)
+            entries.append(beside(spread(found, *path), theirs))
         rows.append([str(nodes), *entries, str(len(found) or "")])
-    return table(["nodes", *(column.heading for column in COLUMNS), "trials"], rows)
+    return table(["nodes", *(heading for heading, _, _ in COLUMNS), "trials"], rows)
 
 
 def lower(cells: Mapping[str, Cell]) -> list[list[str]]:
     """Return the means clearly below the paper's, and the range of the trials, in rows."""
     compared = [
-        (f"{TITLES[setting]}, {nodes} nodes, {column.heading}", setting, nodes, column.path, theirs)
-        for setting, by_nodes in PUBLISHED.items()
-        for nodes, paper in by_nodes.items()
-        for column in COLUMNS
-        if column.published is not None
-        for theirs in [paper[column.published]]
+        (f"{TITLES[setting]}, {nodes} nodes, {heading}", setting, nodes, path, paper[place][0])
+        for (setting, nodes), paper in PUBLISHED.items()
+        for heading, path, place in COLUMNS
+        if place is not None
     ] + [
         (f"{TITLES[network]}, 5 nodes, {name}, tuned", network, 5, ("gems", name, *TUNED), tuned)
         for network in [("mnist", "network")]
@@ -222,17 +177,17 @@ def _abstract(cells: Mapping[str, Cell]) -> str:
     """Return what GEMS gains over the average, and reaches of the model on all data, over rows."""
     paper: list[Sequence[float]] = []  # global, averaged, GEMS, tuned
     ours: dict[str, list[Sequence[float]]] = {}
-    for setting, by_nodes in PUBLISHED.items():
-        for nodes, (whole, _, averaged, *gems) in by_nodes.items():
-            paper.append((whole, averaged, *gems))
-            found = of_nodes(cells, *setting, nodes)
-            for name, path in (("authors' settings", AUTHORS), ("our settings", OURS)):
-                values = [
-                    values_of(found, *each)
-                    for each in (("global",), ("averaged",), (*path, "accuracy"), (*path, *TUNED))
-                ]
-                if all(values):
-                    ours.setdefault(name, []).append([fmean(of_trials) for of_trials in values])
+    for (setting, nodes), row in PUBLISHED.items():
+        whole, _, *others = (value for value, *_ in row)
+        paper.append((whole, *others))
+        found = of_nodes(cells, *setting, nodes)
+        for name, path in (("authors' settings", AUTHORS), ("our settings", OURS)):
+            values = [
+                values_of(found, *each)
+                for each in (("global",), ("averaged",), (*path, "accuracy"), (*path, *TUNED))
+            ]
+            if all(values):
+                ours.setdefault(name, []).append([fmean(of_trials) for of_trials in values])
     rows = [
         [
             f"{who}, {len(found)} rows",
@@ -250,7 +205,7 @@ def _abstract(cells: Mapping[str, Cell]) -> str:
 def _unexplained(cells: Mapping[str, Cell]) -> str:
     """Return in how many settings the paper's average is beyond all of ours, and of how many."""
     beyond = [
-        PUBLISHED["mnist", model][nodes][2] > max(values)
+        PUBLISHED[("mnist", model), nodes][2][0] > max(values)
         for model in ("convex", "network")
         for nodes in NODES
         if (values := values_of(trials(cells, "mnist", model, str(nodes)), "averaged"))
@@ -413,11 +368,8 @@ def draw(cells: Mapping[str, Cell]) -> Page:
     )
 
 
-EXPERIMENT = Experiment(
+EXPERIMENT = experiment(
     "gems",
-    "GEMS",
-    "Good-enough model spaces (Guha and Smith): a model that all nodes find good enough, on MNIST"
-    " and on features of HAM10000 and CIFAR-10, five trials. Four hours of one core.",
     plans,
     run_cell,
     draw,

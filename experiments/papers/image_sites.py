@@ -31,8 +31,8 @@ from erosion_common.protocol.messages import Metrics
 from erosion_common.rounds.records import RoundRecord
 from erosion_common.study.study import Study, load_study
 from erosion_common.tasks.inputs import ImageTask
-from experiments.cells import Cell, CellPlan, Tick, Values, planned
-from experiments.experiment import Experiment
+from experiments.cells import Cell, CellPlan, Values, planned
+from experiments.experiment import experiment
 from experiments.page import Page, bullets, joined, page, table, where
 from experiments.papers.rules import RECOMMENDED, RECOMMENDED_ARM, Arms
 from experiments.splits import shipped_study
@@ -111,7 +111,7 @@ def plans() -> list[CellPlan]:
         for user in users_of(study)
     )
     same = {"arms": ARMS, "folds": FOLDS, "version": 1}
-    return planned("{study}-{user}-{seed}", points, rounds=3, **same)
+    return planned("{study}-{user}-{seed}", points, **same)
 
 
 def users_of(study: str) -> Sequence[str]:
@@ -134,19 +134,16 @@ def stopped(study: Study, folds: int) -> Study:
     )
 
 
-def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
+def run(config: Values, data_dir: Path | None) -> Values:
     """Run all arms of one user on one split."""
     study = study_of(config)
     with tempfile.TemporaryDirectory() as folder, without_notes():
         files = make_hospitals(study, Path(folder), data_dir)
         sites = {name: site_of(name, file) for name, file in files.items()}
         apart = _simulated(study, sites)
-        tick()
         alone = _simulated(stopped(study, config["folds"]), sites)
-        tick()
         together, site = in_one_place(study, sites)
         pooled = _simulated(together, {study.user: site})
-        tick()
         tested = _tested(study, read_patients(sites[study.user].data, study))
     base_rate = apart.evaluation.base_rate
     assert base_rate is not None
@@ -360,12 +357,8 @@ def _weights(hospitals: Sequence[str], found: ByUser) -> Iterator[list[str]]:
             yield [user, arm, *means]
 
 
-EXPERIMENT = Experiment(
+EXPERIMENT = experiment(
     "image-sites",
-    "Image sites",
-    "A convolutional network on real sites (HAM10000's four collections, each as the user) and on"
-    " CIFAR-10 with skewed labels: the personal rules against local, pooled and averaged training."
-    " An hour of one core.",
     plans,
     run,
     draw,

@@ -20,8 +20,8 @@ from erosion_client.site_file import Site
 from erosion_client.training.hospital import Hospital
 from erosion_common.protocol.messages import TrainRequest
 from erosion_common.study.study import Study
-from experiments.cells import Cell, CellPlan, Tick, Values, planned
-from experiments.experiment import Experiment
+from experiments.cells import Cell, CellPlan, Values, planned
+from experiments.experiment import experiment
 from experiments.page import Page, grid, joined, named, page, picture, where
 from experiments.reconstruction import cut_at, fitted, num_among, num_found, solved, swept
 
@@ -59,12 +59,12 @@ def plans() -> list[CellPlan]:
                 {"attack": attack, "order": order, **setting, "seed": seed} for seed in range(SEEDS)
             )
             name = "{attack}-{order}-rounds{rounds}-patients{patients}-steps{steps}-seed{seed}"
-            for plan in planned(name, points, rounds=setting["rounds"]):
+            for plan in planned(name, points):
                 found.setdefault(plan.name, plan)
     return list(found.values())
 
 
-def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
+def run(config: Values, data_dir: Path | None) -> Values:
     """Return how many of the patients' records are found."""
     del data_dir
     patients = _patients(config["patients"], config["seed"])
@@ -77,7 +77,6 @@ def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
             request = TrainRequest(study, "fedavg", number, start, None, "r1")
             starts.append(start)
             deltas.append(hospital.train(request).delta)
-            tick()
     return {"found": _found(study, starts, deltas, patients, config["attack"])}
 
 
@@ -204,11 +203,8 @@ def _figure(cells: Mapping[str, Cell]) -> bytes:
     return content.getvalue()
 
 
-EXPERIMENT = Experiment(
+EXPERIMENT = experiment(
     "inference",
-    "What a coordinator can infer",
-    "Patients' records worked out of updates, against rounds, patients and local steps, with a"
-    " public order of the mini-batches and as the program is. A quarter of an hour.",
     plans,
     run,
     draw,

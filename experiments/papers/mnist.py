@@ -28,9 +28,9 @@ from erosion_client.dataset.sources.data_source import LabelledImages
 from erosion_client.training.hospital import Hospital
 from erosion_common.rounds.records import RoundRecord
 from erosion_common.study.study import Study
-from experiments.cells import Cell, CellPlan, Tick, Values
-from experiments.experiment import Experiment
-from experiments.page import Page, add_legend, bullets, page, picture, table
+from experiments.cells import Cell, CellPlan, Values
+from experiments.experiment import experiment
+from experiments.page import Page, add_legend, bullets, constants, page, picture, table
 from experiments.papers.image_sites import HeldImages, without_notes
 from experiments.papers.rules import RECOMMENDED_ARM
 from experiments.splits import after_each_round
@@ -122,7 +122,7 @@ def fewer_plans() -> list[CellPlan]:
             like = _plan("C", 10, scheme)
             arm = {**like.config["arm"], **change}
             config = {**like.config, "arm": arm, "shares": SHARES[shares]}
-            found.append(CellPlan(f"C-10-{scheme}-{name}", config, ROUNDS))
+            found.append(CellPlan(f"C-10-{scheme}-{name}", config))
     return found
 
 
@@ -146,7 +146,7 @@ def _plan(
         "rounds": ROUNDS,
         "seed": 0,
     }
-    return CellPlan(cell_name(pattern, agents, scheme, variant), config, ROUNDS)
+    return CellPlan(cell_name(pattern, agents, scheme, variant), config)
 
 
 def _arm(scheme: Scheme, agents: int, variant: Variant) -> Mapping[str, Any]:
@@ -167,13 +167,13 @@ def _arm(scheme: Scheme, agents: int, variant: Variant) -> Mapping[str, Any]:
     }
 
 
-def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
+def run(config: Values, data_dir: Path | None) -> Values:
     """Accuracy on the user's test images, and the mean weight of all agents, after every round."""
     study, scheme = study_of(config), config["scheme"]
     shares = config.get("shares")
     hospitals = agents_of(study, config["pattern"], config["partition"], data_dir, shares=shares)
     with without_notes():
-        found = simulate(study, hospitals, lambda _record: tick(), clock=timeless)
+        found = simulate(study, hospitals, clock=timeless)
     rounds = after_each_round(found, scheme)
     figures: dict[str, Any] = {
         "accuracy": [round(metrics["accuracy"], 5) for metrics in rounds],
@@ -261,47 +261,10 @@ WORDS: Mapping[Variant, str] = {
     "default-unit": "default unit",
     "recommended": "recommended",
 }
-# Table II: the best accuracy of 30 rounds, one run each; with 10, 20, 50 and 100 agents.
 _WE, _FEDAVG, _LOCAL = SCHEMES
-PUBLISHED: Mapping[PatternName, Mapping[Scheme, Sequence[float]]] = {
-    "A": {
-        _WE: (0.990, 0.9819, 0.9759, 0.9649),
-        _FEDAVG: (0.991, 0.9869, 0.9769, 0.9709),
-        _LOCAL: (0.9719, 0.9568, 0.9277, 0.8896),
-    },
-    "B": {
-        _WE: (0.9913, 0.9935, 0.9859, 0.9848),
-        _FEDAVG: (0.9707, 0.9707, 0.9544, 0.9176),
-        _LOCAL: (0.9902, 0.9881, 0.9772, 0.9685),
-    },
-    "C": {
-        _WE: (0.9981, 0.9952, 0.9952, 0.9933),
-        _FEDAVG: (0.9894, 0.9875, 0.9798, 0.9701),
-        _LOCAL: (0.9923, 0.9894, 0.9855, 0.9798),
-    },
-    "D": {
-        _WE: (0.9901, 0.994, 0.9881, 0.9762),
-        _FEDAVG: (0.9752, 0.9653, 0.9514, 0.9236),
-        _LOCAL: (0.9891, 0.9831, 0.9722, 0.9653),
-    },
-    "E": {
-        _WE: (0.9915, 0.9915, 0.9789, 0.9683),
-        _FEDAVG: (0.982, 0.9746, 0.9672, 0.9514),
-        _LOCAL: (0.9873, 0.9789, 0.9567, 0.9376),
-    },
-    "F": {
-        _WE: (0.9876, 0.9835, 0.9669, 0.9545),
-        _FEDAVG: (0.9855, 0.9793, 0.9762, 0.9597),
-        _LOCAL: (0.9731, 0.9607, 0.9287, 0.8936),
-    },
-    "G": {
-        _WE: (0.998, 0.9959, 0.9959, 0.9939),
-        _FEDAVG: (0.9939, 0.9928, 0.9939, 0.9887),
-        _LOCAL: (0.9929, 0.9898, 0.9898, 0.9857),
-    },
-}
+PUBLISHED: dict[PatternName, Mapping[Scheme, Sequence[float]]] = constants("published")["mnist"]
 # Figure 2, C with 10 agents: mean weight of all agents, the user's included, by round.
-PUBLISHED_WEIGHTS = {1: 0.989, 5: 0.942, 10: 0.783, 15: 0.522, 20: 0.136, 25: 0.1, 30: 0.1}
+PUBLISHED_WEIGHTS: Mapping[str, float] = PUBLISHED.pop("weights")  # type: ignore[call-overload]
 
 
 def best_of(cell: Cell) -> float:
@@ -465,22 +428,16 @@ def _rounds(cells: Mapping[str, Cell]) -> bytes:
         if cell := cells.get(cell_name("C", 10, _WE)):
             means = cell.figures["mean_weight"]
             weight.plot(range(1, len(means) + 1), means, label="ours")
-        weight.plot(
-            list(PUBLISHED_WEIGHTS), list(PUBLISHED_WEIGHTS.values()), "o", label="published"
-        )
+        rounds = [int(number) for number in PUBLISHED_WEIGHTS]
+        weight.plot(rounds, list(PUBLISHED_WEIGHTS.values()), "o", label="published")
         weight.set(title="C, 10 agents", xlabel="round", ylabel="mean weight of all agents")
         for axes in (accuracy, weight):
             add_legend(axes)
     return content.getvalue()
 
 
-EXPERIMENT = Experiment(
+EXPERIMENT = experiment(
     "mnist",
-    "MNIST",
-    "Weight Erosion, FedAvg and local training of a convolutional network, over seven distributions"
-    " of MNIST's digits and 10 to 100 agents (Gengler et al. 2020, table II and figure 2), then"
-    " with other settings and another partition. Ten hours of one core for the paper's cells, more"
-    " again for the others; --cells '*-10-*' is a quarter.",
     plans,
     run,
     draw,

@@ -12,8 +12,8 @@ from statistics import fmean
 from typing import Any
 
 from erosion_common.study.study import Study
-from experiments.cells import Cell, CellPlan, Tick, Values
-from experiments.experiment import Experiment
+from experiments.cells import Cell, CellPlan, Values
+from experiments.experiment import experiment
 from experiments.page import Page, grid, named, page
 from experiments.papers.rules import (
     RECOMMENDED,
@@ -64,10 +64,9 @@ def study_of(config: Values) -> Study:
     return study.model_copy(update={"evaluation": evaluation})
 
 
-def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
+def run(config: Values, data_dir: Path | None) -> Values:
     """Simulate one split."""
     reply = simulated_split(study_of(config), data_dir, references=True).evaluation
-    tick()
     finish = reply.finishes[FINISH]
     said: dict[str, Any] = {"slope": finish.slope.value, "share_alone": finish.share_alone}
     return figures_of_split({**reply.arms, **reply.references}, reply.base_rate) | said
@@ -127,13 +126,8 @@ def _part(heading: str, found: Found) -> dict[str, Any]:
     }
 
 
-EXPERIMENT = Experiment(
+EXPERIMENT = experiment(
     "personal-finish",
-    "Personal finish",
-    "Weight Erosion with a finish at the user's site against a tuned ridge, training alone and the"
-    " same without a finish, over 12 splits of eight settings, and 16 of two on which none had been"
-    " tried."
-    " Minutes.",
     plans,
     run,
     draw,

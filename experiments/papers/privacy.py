@@ -10,8 +10,8 @@ from statistics import fmean
 
 from erosion.simulation.testbed import study_path
 from erosion_common.study.study import Study, load_study
-from experiments.cells import Cell, CellPlan, Tick, Values
-from experiments.experiment import Experiment
+from experiments.cells import Cell, CellPlan, Values
+from experiments.experiment import experiment
 from experiments.page import Page, grid, named, page
 from experiments.splits import one_split
 from experiments.tables import in_words, intervals, one_or_range, paired_difference
@@ -55,7 +55,7 @@ def _plan(name: str, arm: str, privacy: Values | None, seeds: Sequence[int]) -> 
         "rounds": None if privacy is None else ROUNDS,
         "seeds": list(seeds),
     }
-    return CellPlan(name, config, len(seeds))
+    return CellPlan(name, config)
 
 
 def studies_of(config: Values) -> list[Study]:
@@ -69,7 +69,7 @@ def studies_of(config: Values) -> list[Study]:
     return [Study.model_validate({**raw, "seed": seed}) for seed in config["seeds"]]
 
 
-def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
+def run(config: Values, data_dir: Path | None) -> Values:
     """Errors and log loss of the user's test patients, for each of the splits."""
     errors, losses, patients = [], [], 0
     for study in studies_of(config):
@@ -77,7 +77,6 @@ def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
         patients = found.num_patients
         errors.append(round((1 - found["accuracy"]) * patients))
         losses.append(round(found["log_loss"], 6))
-        tick()
     return {"errors": errors, "log_loss": losses, "patients": patients}
 
 
@@ -154,11 +153,8 @@ def _minus(ours: BySeed, theirs: BySeed) -> str:
     return paired_difference(*errors, comparisons=COMPARISONS).text("+.2f")
 
 
-EXPERIMENT = Experiment(
+EXPERIMENT = experiment(
     "privacy",
-    "What differential privacy costs",
-    "The default study with epsilon 8, 3 and 1 for the other hospitals' patients, and without, over"
-    " 40 splits. A quarter of an hour of one core.",
     plans,
     run,
     draw,

@@ -27,8 +27,8 @@ from erosion_client.training.hospital import Hospital
 from erosion_common.protocol import wire
 from erosion_common.protocol.messages import TrainRequest
 from erosion_common.study.study import Study, load_study
-from experiments.cells import Cell, CellPlan, Tick, Values, planned
-from experiments.experiment import Experiment
+from experiments.cells import Cell, CellPlan, Values, planned
+from experiments.experiment import experiment
 from experiments.page import Page, page, table, where
 from experiments.tables import in_words, one_or_range
 
@@ -52,7 +52,6 @@ def plans() -> list[CellPlan]:
         CellPlan(
             f"{'-'.join(name.replace(',', '').split())}-seed{seed}",
             {"variant": name, "study": STUDY, "seed": seed, "version": 2, **settings},
-            1,
         )
         for name, settings in VARIANTS.items()
         for seed in range(SEEDS)
@@ -73,7 +72,7 @@ def study_of(config: Values) -> Study:
     return Study.model_validate(raw)
 
 
-def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
+def run(config: Values, data_dir: Path | None) -> Values:
     """Errors and log loss of the user's test patients, or seconds of an answer."""
     study = study_of(config)
     with tempfile.TemporaryDirectory() as name:
@@ -85,7 +84,6 @@ def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
             figures: Values = dict(zip(TIMED, found, strict=True))
         else:
             figures = _measured(study, files, config)
-    tick()
     return figures
 
 
@@ -168,11 +166,8 @@ def draw(cells: Mapping[str, Cell]) -> Page:
     )
 
 
-EXPERIMENT = Experiment(
+EXPERIMENT = experiment(
     "protections",
-    "What the protections cost",
-    "The default study with a site's protections on and off, over 40 splits: errors, and the"
-    " seconds of an answer. Half an hour.",
     plans,
     run,
     draw,

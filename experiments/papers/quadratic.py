@@ -28,7 +28,7 @@ from erosion_common.algorithms.local import Local
 from erosion_common.algorithms.weighted_gradient import WeightedGradient
 from erosion_common.learning.training import Training
 from erosion_common.settings.base import Settings
-from experiments.cells import CellPlan, Tick, Values
+from experiments.cells import CellPlan, Values, planned
 
 STEADY_SHARE = 1 / 3  # of the rounds, the last ones, which give the steady state as their mean
 RECORDS = 60  # losses that a cell keeps, evenly over the rounds
@@ -85,7 +85,7 @@ def plans(constants: Constants | None = None) -> list[CellPlan]:
     def plan(figure: int, rule: str, name: str, **changes: Any) -> CellPlan:
         config: dict[str, Any] = {**base, **changes, "rule": rule, "figure": figure}
         full = f"{name}-{rule}" if figure == BEYOND else f"figure{figure}-{rule}-{name}"
-        return CellPlan(full, config, int(config["rounds"]))
+        return CellPlan(full, config)
 
     def zetas(*multiples: float) -> list[tuple[str, float]]:
         return [
@@ -111,7 +111,7 @@ def plans(constants: Constants | None = None) -> list[CellPlan]:
         found.append(plan(6, "wga", name, zeta=zeta, alpha=best))
     for times in (0.5, 2.0):  # the user's
         config = {**base, "rule": "bc", "figure": CURVATURE, "curvature": times * base["a"]}
-        found.append(CellPlan(f"curvature-bc-{times:g}a", config, int(base["rounds"])))
+        found.append(CellPlan(f"curvature-bc-{times:g}a", config))
     step = base["eta"] * base["a"]
     beyond: Mapping[str, Mapping[str, Any]] = {
         "nonconvex": {"waves": True},
@@ -128,12 +128,12 @@ def _averaging(collaborators: int) -> float:
     return collaborators / (collaborators + 1)
 
 
-def run_cell(config: Values, data_dir: Path | None, tick: Tick) -> Values:
+def run_cell(config: Values, data_dir: Path | None) -> Values:
     """Simulate a curve, or tune all settings."""
-    return (run if "rule" in config else run_tuned)(config, data_dir, tick)
+    return (run if "rule" in config else run_tuned)(config, data_dir)
 
 
-def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
+def run(config: Values, data_dir: Path | None) -> Values:
     """Mean loss over the trials, every few rounds, and its mean in the steady state.
 
     The trials' noise is their own, so that their means differ by chance alone: `standard_error`.
@@ -167,7 +167,6 @@ def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
             losses.append([number, _rounded(float(of_trials.mean()))])
         if number > first_steady:
             steady += of_trials / (rounds - first_steady)
-        tick()
     figures = {
         "losses": losses,
         "steady": _rounded(float(steady.mean())),
@@ -313,23 +312,19 @@ def tuned_plans(constants: Constants | None = None) -> list[CellPlan]:
     base = (constants or Constants()).model_dump(include={"a", "zeta", "sigma", "start"})
     of_all = (constants or Constants()).collaborators
     return [
-        CellPlan(
-            f"tuned-n{count}",
-            {**base, "collaborators": count, "rounds": TUNED_ROUNDS},
-            TUNED_ROUNDS,
-        )
+        CellPlan(f"tuned-n{count}", {**base, "collaborators": count, "rounds": TUNED_ROUNDS})
         for count in (of_all, 10 * of_all)
     ]
 
 
-def run_tuned(config: Values, data_dir: Path | None, tick: Tick) -> Values:
+def run_tuned(config: Values, data_dir: Path | None) -> Values:
     """Return the best loss after the last round of training alone and of bias correction."""
     del data_dir
     etas = np.geomspace(1e-4, 1, 80) / config["a"]
-    alone = _losses(config, etas, np.zeros(1), np.zeros(1), lambda: None)
+    alone = _losses(config, etas, np.zeros(1), np.zeros(1))
     alphas = np.linspace(0, 1, 41)
     betas = np.geomspace(1e-4, 1, 60)
-    corrected = _losses(config, etas, alphas, betas, tick)
+    corrected = _losses(config, etas, alphas, betas)
     place = np.unravel_index(corrected.argmin(), corrected.shape)
     best_alone, best = float(alone.min()), float(corrected.min())
     return {
@@ -343,13 +338,12 @@ def run_tuned(config: Values, data_dir: Path | None, tick: Tick) -> Values:
     }
 
 
-def _losses(config: Values, etas: Floats, alphas: Floats, betas: Floats, tick: Tick) -> Floats:
+def _losses(config: Values, etas: Floats, alphas: Floats, betas: Floats) -> Floats:
     """Expected loss after the rounds for every step size, alpha and beta."""
     grid = np.meshgrid(etas, alphas, betas, indexing="ij")
     losses = np.zeros(grid[0].shape)
     for after in expected_losses(config, *grid):
         losses = after
-        tick()
     return losses
 
 
@@ -377,17 +371,11 @@ DISTANCES = (0.0, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0)
 
 def mean_plans() -> list[CellPlan]:
     """Return one cell for each distance between the populations."""
-    return [
-        CellPlan(
-            f"delta{delta:g}",
-            {"delta": delta, "own": 10, "others": 100, "sigma": 1.0, "trials": 200_000, "seed": 0},
-            1,
-        )
-        for delta in DISTANCES
-    ]
+    same = {"own": 10, "others": 100, "sigma": 1.0, "trials": 200_000, "seed": 0}
+    return planned("delta{delta:g}", ({"delta": delta} for delta in DISTANCES), **same)
 
 
-def run_means(config: Values, data_dir: Path | None, tick: Tick) -> Values:
+def run_means(config: Values, data_dir: Path | None) -> Values:
     """Return the weight with the least measured error, and the formula's."""
     del data_dir
     generator = np.random.default_rng(config["seed"])
@@ -398,7 +386,6 @@ def run_means(config: Values, data_dir: Path | None, tick: Tick) -> Values:
     errors = [float(np.mean(((1 - w) * own + w * other) ** 2)) for w in weights]
     pooled = config["others"] / (config["own"] + config["others"])  # every draw counts alike
     optimal = v_0 / (v_0 + v_1 + config["delta"] ** 2)
-    tick()
     return {
         "measured": float(weights[int(np.argmin(errors))]),
         "optimal": round(optimal, 4),

@@ -9,35 +9,11 @@ from matplotlib.axes import Axes
 
 from erosion_common.settings.base import validate
 from experiments.cells import Cell, CellPlan, ExperimentError
-from experiments.experiment import Experiment
-from experiments.page import Page, add_legend, grid, named, page, picture, table
+from experiments.experiment import experiment
+from experiments.page import Page, add_legend, constants, grid, named, page, picture, table
 from experiments.papers import quadratic
 
-PUBLISHED = {  # of an independent simulation with the constants that are ours
-    "figure2-alone-zeta1": 0.0263,
-    "figure2-wga-zeta1": 0.416,
-    "figure2-bc-zeta1": 0.0044,
-    "figure4-wga-zeta0": 0.0072,
-    "figure4-wga-zeta0.5": 0.0385,
-    "figure4-wga-zeta1": 0.132,
-    "figure4-wga-zeta2": 0.507,
-    "figure4-wga-zeta5": 3.13,
-    "figure5-bc-fixed-n1": 0.0143,
-    "figure5-bc-fixed-n2": 0.0103,
-    "figure5-bc-fixed-n5": 0.0063,
-    "figure5-bc-fixed-n10": 0.0045,
-    "figure5-bc-fixed-n50": 0.0028,
-    "figure5-bc-fixed-n100": 0.0025,
-    "figure5-bc-fixed-n1000": 0.0023,
-}
-# Of the same simulation: rounds until the mean loss is down to twice the floor, by zeta.
-INDEPENDENT_ROUNDS = {
-    "figure3-bc-zeta0": 20,
-    "figure3-bc-zeta1": 229,
-    "figure3-bc-zeta2": 302,
-    "figure3-bc-zeta5": 403,
-    "figure3-bc-zeta10": 462,
-}
+PUBLISHED = constants("published")["quadratic"]  # of an independent simulation with our constants
 TITLES = {
     2: "Fig. 2: alone, WGA and BC",
     3: "Fig. 3: BC, whatever the bias",
@@ -60,7 +36,7 @@ def draw(cells: Mapping[str, Cell]) -> Page:
         ),
         "exact": lambda cell: f"{cell.figures['exact']:.4g}",
         "times better than alone, exact": lambda cell: f"{_gain(cell, 'exact'):.3g}",
-        "independent run": lambda cell: _independent(cell, PUBLISHED),
+        "independent run": lambda cell: _independent(cell, "steady"),
     }
     return page(
         "quadratic",
@@ -101,8 +77,9 @@ def _gain(cell: Cell, figure: str) -> float:
     return float(quadratic.alone_steady(cell.plan.config) / cell.figures[figure])
 
 
-def _independent(cell: Cell, found: Mapping[str, float]) -> str:
+def _independent(cell: Cell, figure: str) -> str:
     """Return what another program found, where the constants are the same."""
+    found = PUBLISHED[figure]
     ours = {plan.name: plan.config for plan in quadratic.plans()}
     if cell.plan.name in found and ours[cell.plan.name] == cell.plan.config:
         return f"{found[cell.plan.name]:.4g}"
@@ -129,7 +106,7 @@ def _ways(curves: Mapping[str, Cell]) -> str:
                 f"{losses[peak]:.4g}",
                 str(peak),
                 str(peak + after[0]) if len(after) else "-",
-                _independent(cell, INDEPENDENT_ROUNDS),
+                _independent(cell, "rounds"),
             ]
         )
     head = ["zeta", "at the start", "highest", "in round", "twice the floor in round"]
@@ -219,22 +196,16 @@ def _plans(given: Mapping[str, Any]) -> list[CellPlan]:
     return [*quadratic.plans(constants), *quadratic.tuned_plans(constants)]
 
 
-QUADRATIC = Experiment(
+QUADRATIC = experiment(
     "quadratic",
-    "Noisy quadratic",
-    "Weighted gradient averaging and bias correction against training alone on a noisy quadratic"
-    " (Chayti et al. 2021, figures 2 to 6). Under a minute. --set takes a, zeta, sigma,"
-    " collaborators, eta, beta, start, rounds, trials and seed.",
     lambda: _plans({}),
     quadratic.run_cell,
     draw,
     lambda config: quadratic.rule_of(config) if "rule" in config else (),
     plans_with=_plans,
 )
-MEAN_ESTIMATION = Experiment(
+MEAN_ESTIMATION = experiment(
     "mean-estimation",
-    "Mean estimation",
-    "The best weight of another population's mean (Grimberg et al. 2021). Seconds.",
     quadratic.mean_plans,
     quadratic.run_means,
     draw_means,

@@ -26,8 +26,8 @@ from erosion_common.protocol.messages import EvaluateRequest
 from erosion_common.protocol.scaling import pool
 from erosion_common.study.sections import REFERENCES
 from erosion_common.study.study import Study
-from experiments.cells import Cell, CellPlan, Tick, Values, read_cells
-from experiments.experiment import RESULTS, Experiment
+from experiments.cells import Cell, CellPlan, Values, read_cells
+from experiments.experiment import RESULTS, Experiment, experiment
 from experiments.page import Page, grid, named, page, table
 from experiments.papers import rules
 from experiments.papers.rules import CONFIRMATION, WHICH_RULE, Setting, plans_of, test_share
@@ -77,10 +77,10 @@ def study_of(config: Values) -> Study:
     return study.model_copy(update={"evaluation": evaluation})
 
 
-def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
+def run(config: Values, data_dir: Path | None) -> Values:
     """Fit the references on one split, and measure them."""
     if POOLED in config:
-        return _run_pooled(config, data_dir, tick)
+        return _run_pooled(config, data_dir)
     study = study_of(config)
     with tempfile.TemporaryDirectory() as made:
         site = sites_of_testbed(study, Path(), Path(made), data_dir, None)[study.user]
@@ -94,11 +94,10 @@ def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
             None if sums is None else pool([sums], study.task),
         )
         reply = hospital.evaluate(request).header
-    tick()
     return figures_of_split(reply.references, reply.base_rate)
 
 
-def _run_pooled(config: Values, data_dir: Path | None, tick: Tick) -> Values:
+def _run_pooled(config: Values, data_dir: Path | None) -> Values:
     """Fit the references to all hospitals' training patients, and measure them at the user's."""
     study = study_of(config)
     with tempfile.TemporaryDirectory() as made:
@@ -118,7 +117,6 @@ def _run_pooled(config: Values, data_dir: Path | None, tick: Tick) -> Values:
         predicted = study.task.predictions_of_patients(found.predictions, user.test_patients)
         losses = study.task.patient_losses(predicted, user.tested_outcomes)
         figures[name] = {"log_loss": float(losses.mean())}
-    tick()
     return figures
 
 
@@ -205,12 +203,8 @@ def draw(cells: Mapping[str, Cell]) -> Page:
     )
 
 
-EXPERIMENT = Experiment(
+EXPERIMENT = experiment(
     "references",
-    "Local references",
-    "A tuned ridge regression and boosted trees of the user's patients alone, on the splits of"
-    " which-rule and confirmation, whose cells are read; and both of all hospitals' patients. Ten"
-    " minutes.",
     plans,
     run,
     draw,

@@ -28,7 +28,7 @@ from erosion_common.settings.base import validate
 from erosion_common.settings.names import canonical
 from erosion_common.study.study import Study, load_study
 from erosion_common.tasks.classification import Classification
-from experiments.cells import CellPlan, Tick, Values
+from experiments.cells import CellPlan, Values
 from experiments.papers.rules import PERSONAL, SPLIT_MODELS
 
 DEVIATIONS = 1.5  # z of "a little is enough"
@@ -258,7 +258,7 @@ def plans() -> Sequence[CellPlan]:
                 }
                 if method in REMADE:
                     config["version"] = 2
-                found.append(CellPlan(f"{study}-{seed}-{method}", config, rounds=len(attacks)))
+                found.append(CellPlan(f"{study}-{seed}-{method}", config))
     return found
 
 
@@ -268,12 +268,11 @@ def study_of(config: Values) -> Study:
     return one_arm_study(config["study"], method, config["seed"])
 
 
-def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
+def run(config: Values, data_dir: Path | None) -> Values:
     """Return what each attack makes of the user's model."""
     study, found = study_of(config), {}
     for attack in config["attacks"]:
         found[attack] = run_attack(study, attack, data_dir)
-        tick()
     return found
 
 

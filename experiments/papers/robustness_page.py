@@ -8,7 +8,7 @@ from statistics import fmean, median
 from scipy import stats
 
 from experiments.cells import Cell, Values
-from experiments.experiment import Experiment
+from experiments.experiment import experiment
 from experiments.page import Page, bullets, grid, joined, named, page, where
 from experiments.papers.robustness import (
     ABSENT,
@@ -243,11 +243,8 @@ def _erosion(summary: Summary, method: str) -> str:
     return grid(f"`{method}`", TITLES, columns, entry)
 
 
-EXPERIMENT = Experiment(
+EXPERIMENT = experiment(
     "robustness",
-    "Robustness",
-    "One harmful hospital: what eight attacks make of every method, on the shipped breast cancer"
-    " and heart disease studies. An hour of one core.",
     plans,
     run,
     draw,

@@ -19,8 +19,8 @@ from erosion_common.algorithms import REGISTRY
 from erosion_common.algorithms.weight_erosion import PRESETS
 from erosion_common.study.study import Study, load_study
 from erosion_server.run.overview import adjusted_p_values
-from experiments.cells import Cell, CellPlan, Tick, Values, planned
-from experiments.experiment import Experiment
+from experiments.cells import Cell, CellPlan, Values, planned
+from experiments.experiment import experiment
 from experiments.page import COLOURS, Page, joined, page, picture, table
 from experiments.splits import figures_of_split, one_split, shipped_study
 from experiments.tables import (
@@ -142,7 +142,7 @@ def studies_of(config: Values) -> list[Study]:
     return [shipped_study(config["study"], **same, **each) for each in every.values()]
 
 
-def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
+def run(config: Values, data_dir: Path | None) -> Values:
     """Simulate one split."""
     replies = [one_split(study, data_dir) for study in studies_of(config)]
     names = [f"{name}_" for name in config.get("networks", ())] or [""]
@@ -151,7 +151,6 @@ def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
         for name, reply in zip(names, replies, strict=True)
         for arm, metrics in reply.arms.items()
     }
-    tick()
     return figures_of_split(found, replies[0].base_rate)
 
 
@@ -294,34 +293,23 @@ def draw_shares(cells: Mapping[str, Cell]) -> Page:
     return page("slow-erosion", losses=table(["", *_names(found), "mean", "most"], rows))
 
 
-WHICH_RULE = Experiment(
+WHICH_RULE = experiment(
     "which-rule",
-    "Which rule wins",
-    "Every rule with its defaults on the shipped breast cancer and heart disease studies, each"
-    " heart hospital as the user, over 50 splits; newer methods and networks, for the leaderboard,"
-    " over twelve. Two hours of one core.",
     lambda: with_later(shipped_settings(), EXPLORED),
     run,
     lambda cells: draw_rules("which-rule", EXPLORED, SLOW, shipped_settings(), cells),
     studies_of,
 )
-ODD_ONE_OUT = Experiment(
+ODD_ONE_OUT = experiment(
     "odd-one-out",
-    "Odd one out",
-    "The same rules for the hospital of the breast cancer study with labels the other way"
-    " round than all others', over 50 splits. A quarter of an hour.",
     lambda: with_later(ODD_SETTINGS, CONFIRMED),
     run,
     partial(draw_rules, "odd-one-out", CONFIRMED, RECOMMENDED, ODD_SETTINGS),
     studies_of,
 )
 # Its settings were written down before any arm had been trained on its studies.
-CONFIRMATION = Experiment(
+CONFIRMATION = experiment(
     "confirmation",
-    "Confirmation",
-    "The same rules with the same constants on two studies that had not been looked at: readmission"
-    " of diabetic patients by payer, and death of breast cancer within three years by region, over"
-    " 50 splits. Half an hour of one core.",
     lambda: with_later(NEW_SETTINGS, CONFIRMED),
     run,
     partial(draw_rules, "confirmation", CONFIRMED, RECOMMENDED, NEW_SETTINGS),
@@ -329,11 +317,8 @@ CONFIRMATION = Experiment(
 )
 # `distance_penalty = "auto"` takes the first rounds' distances for those of all rounds. But the
 # user's own update shrinks while the model comes to rest, so that weights end earlier.
-SLOW_EROSION = Experiment(
+SLOW_EROSION = experiment(
     "slow-erosion",
-    "Slow erosion",
-    "Weight Erosion with several erosion shares on the shipped breast cancer and heart disease"
-    " studies, on ten other splits. Minutes.",
     lambda: plans_of(shipped_settings(), range(100, 110), arms=SHARES, version=2),
     run,
     draw_shares,

@@ -14,8 +14,8 @@ from typing import Any
 from erosion.simulation.testbed import study_path
 from erosion_common.algorithms.weight_erosion import PRESETS
 from erosion_common.study.study import Study, load_study
-from experiments.cells import Cell, CellPlan, Tick, Values, planned
-from experiments.experiment import Experiment
+from experiments.cells import Cell, CellPlan, Values, planned
+from experiments.experiment import experiment
 from experiments.page import Page, grid, joined, named, page, table, where
 from experiments.papers.rules import RECOMMENDED, RECOMMENDED_ARM, Arms, test_share
 from experiments.splits import measured, one_split, shipped_study
@@ -97,20 +97,18 @@ def study_of(config: Values) -> Study:
     return shipped_study(config["study"], **changed)
 
 
-def run_rounds(config: Values, data_dir: Path | None, tick: Tick) -> Values:
+def run_rounds(config: Values, data_dir: Path | None) -> Values:
     """Simulate one split."""
     reply = one_split(study_of(config), data_dir)
-    tick()
     return {
         arm: {**found, "patients": reply.arms[arm].num_patients}
         for arm, found in measured(reply.arms, ("log_loss", "accuracy")).items()
     }
 
 
-def run_steps(config: Values, data_dir: Path | None, tick: Tick) -> Values:
+def run_steps(config: Values, data_dir: Path | None) -> Values:
     """Run all arms on one split."""
     reply = one_split(study_of(config), data_dir, min_local_steps=config["steps"])
-    tick()
     patients = reply.arms["local"].num_patients
     return {**measured(reply.arms, ("log_loss", "accuracy")), "patients": patients}
 
@@ -186,22 +184,15 @@ def _step_table(study: str, total: int, found: Mapping[int, Sequence[Values]]) -
     )
 
 
-ONE_ROUND_EXPERIMENT = Experiment(
+ONE_ROUND_EXPERIMENT = experiment(
     "one-round",
-    "One round",
-    "Personal GEMS in one round against training alone, FedAvg, Weight Erosion and evidence erosion"
-    " in many, on the shipped breast cancer and heart disease studies over 20 splits. A few"
-    " minutes.",
     round_plans,
     run_rounds,
     draw_rounds,
     study_of,
 )
-LOCAL_STEPS = Experiment(
+LOCAL_STEPS = experiment(
     "local-steps",
-    "Local steps",
-    "Bias correction, gradient averaging and Weight Erosion on real data with 1, 5 and 20 local"
-    " steps a round (what Chayti et al. 2021 left out). Five minutes of one core.",
     step_plans,
     run_steps,
     draw_steps,

@@ -2,8 +2,8 @@
 
 The arms of which-rule, but every rule has a few values of its main constants to choose from, and
 every rule, training alone included, its number of rounds: those with the least log loss on half
-of the user's training patients, on which that trial's models were not trained. The candidates were
-written down before any cell was run. The user's test patients decide nothing.
+of the user's training patients, on which that trial's models were not trained. The candidates are
+those of `candidates.toml`. The user's test patients decide nothing.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,9 +12,9 @@ from statistics import median
 from typing import Any
 
 from erosion_common.study.study import Study
-from experiments.cells import Cell, CellPlan, Tick, Values
-from experiments.experiment import Experiment
-from experiments.page import Page, table
+from experiments.cells import Cell, CellPlan, Values
+from experiments.experiment import experiment
+from experiments.page import Page, constants, table
 from experiments.papers.rules import (
     EXPLORED,
     RECOMMENDED,
@@ -39,37 +39,7 @@ ARMS: Arms = {
     **{name: arm for name, arm in EXPLORED.items() if name not in VARIANTS},
     RECOMMENDED: RECOMMENDED_ARM,
 }
-BY_SAMPLES_OR_NOT = [{"weighting": "samples"}, {"weighting": "uniform"}]
-CANDIDATES: Candidates = {
-    "fedavg": BY_SAMPLES_OR_NOT,
-    "fedavg_adam": [
-        {"server_optimizer": {"name": "adam", "learning_rate": rate}} for rate in (0.03, 0.1, 0.3)
-    ],
-    "fedprox": [{"proximal_weight": weight} for weight in (0.01, 0.1, 1.0)],
-    "scaffold": BY_SAMPLES_OR_NOT,
-    "fedlin": BY_SAMPLES_OR_NOT,
-    "fine_tuning": [{"tuning_rounds": rounds} for rounds in (1, 3, 10)],
-    "ditto": [{"proximal_weight": weight} for weight in (0.03, 0.1, 0.3, 1.0)],
-    "apfl": [
-        {"adaptive": True},
-        *({"adaptive": False, "mixing": share} for share in (0.25, 0.5, 0.75)),
-    ],
-    "personal_intercept": BY_SAMPLES_OR_NOT,
-    "multi_krum": [{}, {"num_selected": 2}],
-    "geometric_median": BY_SAMPLES_OR_NOT,
-    "centered_clipping": [{"centre": "previous"}, {"centre": "own"}],
-    "weighted_gradient": [{"alpha": alpha} for alpha in ("auto", 0.25, 0.5, 0.75)],
-    "bias_correction": [{"alpha": alpha} for alpha in ("auto", 0.25, 0.5)],
-    "weight_erosion": [
-        {"distance_penalty": penalty, "size_penalty": size}
-        for size in (0.2, 0.0)
-        for penalty in (0.003, 0.01, 0.03)
-    ],
-    RECOMMENDED: [{"erosion_share": share} for share in (1.25, 3.0, 8.0)],
-    "evidence_erosion": [
-        {"decay": decay, "bias_penalty": penalty} for decay in (0.0, 2.4) for penalty in (2.0, 8.0)
-    ],
-}
+CANDIDATES: Candidates = constants("candidates")
 
 
 def settings() -> list[Setting]:
@@ -94,10 +64,9 @@ def study_of(config: Values) -> Study:
     )
 
 
-def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
+def run(config: Values, data_dir: Path | None) -> Values:
     """Simulate one split: the trials, and each arm with what they chose."""
     found = simulated_split(study_of(config), data_dir)
-    tick()
     figures = figures_of_split(found.evaluation.arms, found.evaluation.base_rate)
     for arm, choice in found.choices.items():
         figures[arm] |= {"settings": dict(choice.settings), "rounds": choice.rounds}
@@ -139,12 +108,8 @@ def _in_words(tried: Mapping[str, Any]) -> str:
     return " ".join(parts) or "the default"
 
 
-EXPERIMENT = Experiment(
+EXPERIMENT = experiment(
     "tuned-rules",
-    "Which rule wins, tuned",
-    "The same rules, each with its settings and number of rounds chosen inside the user's training"
-    " part, on the same studies and the Titanic's four hospitals, over 50 splits. Three hours of"
-    " one core.",
     plans,
     run,
     draw,

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from experiments.cells import CellPlan, Tick, Values
+from experiments.cells import CellPlan, Values
 from experiments.papers import verdict_refits, verdict_simulated
 from experiments.papers.verdict_refits import POPULATIONS, population
 from experiments.papers.verdict_simulated import KINDS, NULLS, RULES, claims_of
@@ -22,7 +22,6 @@ def plans() -> Sequence[CellPlan]:
         CellPlan(
             f"simulated-{kind.replace(' ', '-')}-{patients}",
             {"kind": kind, "patients": patients, "studies": SIMULATED, "seed": 0, "version": 1},
-            rounds=1,
         )
         for kind in (*NULLS, *(kind for kind in KINDS if kind not in NULLS))
         for patients in TEST_PATIENTS
@@ -38,7 +37,6 @@ def plans() -> Sequence[CellPlan]:
                 "seed": seed,
                 "version": 2,
             },
-            rounds=1,
         )
         for seed in SEEDS
         for name in POPULATIONS
@@ -48,7 +46,7 @@ def plans() -> Sequence[CellPlan]:
     return [*simulated, *refitted]
 
 
-def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
+def run(config: Values, data_dir: Path | None) -> Values:
     """Return how many claims each rule makes, or what each study measured."""
     patients, studies, seed = config["patients"], config["studies"], config["seed"]
     if "kind" in config:
@@ -66,5 +64,4 @@ def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
             studies=studies,
             seed=seed,
         )
-    tick()
     return figures

@@ -11,7 +11,7 @@ import numpy as np
 
 from erosion_common.protocol.messages import CROSS_FITTED_SIGNIFICANCE, SIGNIFICANCE
 from experiments.cells import Cell
-from experiments.experiment import Experiment
+from experiments.experiment import experiment
 from experiments.page import Page, add_legend, grid, joined, named, page, picture, table
 from experiments.papers.verdict import PATIENTS, TEST_PATIENTS, plans, run
 from experiments.papers.verdict_refits import (
@@ -296,12 +296,8 @@ def _picture(simulated: Simulated, studies: Sequence[Pooled]) -> bytes:
     return content.getvalue()
 
 
-EXPERIMENT = Experiment(
+EXPERIMENT = experiment(
     "verdict",
-    "Verdict",
-    "How often the verdict claims a difference that is not there, and one that is: by made-up"
-    " predictions, and by whole studies on diabetes-130, HAM10000, MNIST and CIFAR-10. Half an hour"
-    " of one core.",
     plans,
     run,
     draw,

@@ -34,7 +34,6 @@ from experiments.cells import (
     Cell,
     CellPlan,
     ExperimentError,
-    Tick,
     Values,
     read_cells,
     run_cells,
@@ -46,17 +45,15 @@ from tests.support.patience import wait_until
 
 
 def plans(offset: int = 0) -> list[CellPlan]:
-    return [CellPlan(f"seed-{s}", {"seed": s, "offset": offset}, rounds=2) for s in range(3)]
+    return [CellPlan(f"seed-{s}", {"seed": s, "offset": offset}) for s in range(3)]
 
 
-def double(config: Values, data_dir: Path | None, tick: Tick) -> Values:
+def double(config: Values, data_dir: Path | None) -> Values:
     """A run that a test can predict."""
-    tick()
-    tick()
     return {"value": 2 * config["seed"] + config["offset"]}
 
 
-def rest(_config: Values, _data_dir: Path | None, _tick: Tick) -> Values:
+def rest(_config: Values, _data_dir: Path | None) -> Values:
     began = time.monotonic()
     time.sleep(1)
     return {"seconds": time.monotonic() - began}
@@ -77,11 +74,11 @@ def test_processes_give_the_same_figures(tmp_path: Path) -> None:
     assert values(cells) == {"seed-0": 0, "seed-1": 2, "seed-2": 4}
 
 
-def double_with_notes(config: Values, data_dir: Path | None, tick: Tick) -> Values:
+def double_with_notes(config: Values, data_dir: Path | None) -> Values:
     """Its hospitals note what those of every cell do, and something of its own."""
     for note in ("33 of 294 rows dropped", f"the row of seed {config['seed']}"):
         logging.getLogger("erosion.site").warning("%s: %s", "hungary", note)
-    return double(config, data_dir, tick)
+    return double(config, data_dir)
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
@@ -99,11 +96,11 @@ def test_what_hospitals_note_is_said_once_for_all_cells(
 def test_an_interrupted_run_loses_the_cell_under_way_and_no_other(tmp_path: Path) -> None:
     asked = []
 
-    def interrupted(config: Values, data_dir: Path | None, tick: Tick) -> Values:
+    def interrupted(config: Values, data_dir: Path | None) -> Values:
         asked.append(config["seed"])
         if config["seed"] == 1 and len(asked) == 2:
             raise KeyboardInterrupt
-        return double(config, data_dir, tick)
+        return double(config, data_dir)
 
     with pytest.raises(KeyboardInterrupt):
         run_cells(tmp_path, plans(), interrupted, title="t", data_dir=None)
@@ -208,7 +205,7 @@ def test_a_cell_with_a_figure_that_is_no_number_is_refused(
         read_cells(tmp_path, plans())
 
 
-def astray(config: Values, data_dir: Path | None, tick: Tick) -> Values:
+def astray(config: Values, data_dir: Path | None) -> Values:
     """A training whose loss has no bound."""
     return {"value": float("inf") if config["seed"] else 0}
 
@@ -220,10 +217,10 @@ def test_a_cell_that_went_astray_is_named_and_not_kept(tmp_path: Path) -> None:
 
 
 def test_two_runs_do_not_write_to_one_folder(tmp_path: Path) -> None:
-    def another(config: Values, data_dir: Path | None, tick: Tick) -> Values:
+    def another(config: Values, data_dir: Path | None) -> Values:
         with pytest.raises(ExperimentError, match=r"Another run writes to .*--jobs.*--results"):
             run_cells(tmp_path, plans(), double, title="t", data_dir=None)
-        return double(config, data_dir, tick)
+        return double(config, data_dir)
 
     run_cells(tmp_path, plans(), another, title="t", data_dir=None)
     assert values(run_cells(tmp_path, plans(), double, title="t", data_dir=None))["seed-2"] == 4
@@ -241,7 +238,7 @@ def test_a_file_system_without_locks_is_written_to(
 
 def test_a_folder_of_another_experiment_is_left_alone(tmp_path: Path) -> None:
     carry_out(experiment(), folder=tmp_path)
-    other = replace(experiment(), name="o", plans=lambda: [CellPlan("other", {}, 1)])
+    other = replace(experiment(), name="o", plans=lambda: [CellPlan("other", {})])
     for draw_only in (False, True):
         with pytest.raises(
             ExperimentError, match=r"holds seed-0, seed-1, seed-2, not planned by o"
@@ -256,7 +253,7 @@ def test_a_folder_that_cannot_be_written_to_is_found_before_anything_is_computed
     folder = tmp_path / "folder"
     folder.write_text("a file where the folder should be")
 
-    def never(config: Values, data_dir: Path | None, tick: Tick) -> Values:
+    def never(config: Values, data_dir: Path | None) -> Values:
         raise AssertionError("this cell was computed in vain")
 
     with pytest.raises(ExperimentError, match=r"cannot be written to .*another folder"):
@@ -289,7 +286,7 @@ def test_a_page_that_finds_no_space_is_told_from_its_cells(
     assert len(read_cells(tmp_path, plans())) == 3
 
 
-def ended(config: Values, data_dir: Path | None, tick: Tick) -> Values:
+def ended(config: Values, data_dir: Path | None) -> Values:
     """What the kernel does to a process that asks for too much memory."""
     os.kill(os.getpid(), signal.SIGKILL)
     return {}
@@ -300,7 +297,7 @@ def test_a_process_that_is_ended_from_outside_is_told_in_a_sentence(tmp_path: Pa
         run_cells(tmp_path, plans(), ended, title="t", data_dir=None, jobs=2)
 
 
-def where_it_runs(config: Values, data_dir: Path | None, tick: Tick) -> Values:
+def where_it_runs(config: Values, data_dir: Path | None) -> Values:
     """Which process this is."""
     return {"value": os.getpid()}
 
@@ -319,7 +316,7 @@ run_cells(Path(sys.argv[1]) / "t", plans(), waits, title="t", data_dir=Path(sys.
 """
 
 
-def waits(config: Values, data_dir: Path | None, tick: Tick) -> Values:
+def waits(config: Values, data_dir: Path | None) -> Values:
     """Leaves its process's number in the data folder and goes on for ever."""
     assert data_dir is not None
     write_atomically(data_dir / f"{config['seed']}.pid", str(os.getpid()))
@@ -347,13 +344,13 @@ def is_dead(process: Path) -> bool:
     return True
 
 
-def slow_but_for_the_first(config: Values, data_dir: Path | None, tick: Tick) -> Values:
+def slow_but_for_the_first(config: Values, data_dir: Path | None) -> Values:
     """Leaves a file of its own in the data folder when it has run to its end."""
     assert data_dir is not None
     if config["seed"]:
         time.sleep(20)
         (data_dir / str(config["seed"])).touch()
-    return double(config, data_dir, tick)
+    return double(config, data_dir)
 
 
 def test_an_interrupted_run_waits_for_no_process(
@@ -414,7 +411,7 @@ def resting_on(study: Study, **more: Any) -> Experiment:
     """The same, on a study of that kind."""
 
     def some() -> Sequence[CellPlan]:
-        return [CellPlan(f"{kind}-0", {"kind": kind, "seed": 0, "offset": 0}, 1) for kind in "ab"]
+        return [CellPlan(f"{kind}-0", {"kind": kind, "seed": 0, "offset": 0}) for kind in "ab"]
 
     return replace(
         experiment(),

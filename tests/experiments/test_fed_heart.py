@@ -13,7 +13,7 @@ from experiments.papers import fed_heart, fed_heart_published
 def test_pooled_training_is_measured_on_the_same_patients() -> None:
     config = dict(fed_heart.plans()[2].config)  # Switzerland, the smallest
     config["arms"] = {"local": {}}
-    found = fed_heart.run(config, Path(os.environ["EROSION_DATA"]), lambda: None)
+    found = fed_heart.run(config, Path(os.environ["EROSION_DATA"]))
     assert found["patients"] == 16
     assert found["majority"]["accuracy"] == 0.9375
     assert found["pooled"]["accuracy"] is not None

@@ -19,10 +19,6 @@ ARMS = [fed_tcga.KAPLAN_MEIER, flamby.POOLED, *fed_tcga.ARMS]
 PATIENTS = 51  # of each region, as Canada has
 
 
-def no_tick() -> None:
-    """Nobody watches."""
-
-
 def figures_of(c_index: float | None, integrated_brier: float) -> Values:
     return {"harrell_c": c_index, "uno_c": c_index, "integrated_brier": integrated_brier}
 
@@ -92,7 +88,7 @@ def test_a_test_part_without_a_pair_has_no_c_index_and_everything_else(
     monkeypatch.setattr(source, "ROWS", {})
     write_regions(tmp_path)
     (plan,) = (plan for plan in fed_tcga.plans() if plan.name == f"{user}-flamby")
-    figures = fed_tcga.run({**plan.config, "arms": {"local": {}}}, tmp_path, no_tick)
+    figures = fed_tcga.run({**plan.config, "arms": {"local": {}}}, tmp_path)
     assert figures["patients"] == 11
     assert figures["deaths"] == (4 if ranks else 0)
     assert (figures["pairs"] > 0) == ranks
@@ -109,7 +105,7 @@ def test_pooled_training_is_measured_beside_the_user_s_own_training_patients(
     monkeypatch.setattr(source, "ROWS", {})
     write_regions(tmp_path, days_in_canada=700)
     config = {**fed_tcga.plans()[5].config, "arms": {"local": {}}}
-    figures = fed_tcga.run(config, tmp_path, no_tick)
+    figures = fed_tcga.run(config, tmp_path)
     for arm in ("local", fed_tcga.KAPLAN_MEIER, flamby.POOLED):
         assert figures[arm]["integrated_brier"] is None
 
@@ -120,6 +116,6 @@ def test_the_pairs_are_those_of_flambys_published_figures() -> None:
     """Its C-indices on Canada's test patients are thirds, on the West's hundred-and-eighths."""
     plan = fed_tcga.plans()[5]
     config = {**plan.config, "arms": {"local": {}}}
-    found = fed_tcga.run(config, Path(os.environ["EROSION_DATA"]), no_tick)
+    found = fed_tcga.run(config, Path(os.environ["EROSION_DATA"]))
     assert (found["patients"], found["deaths"], found["pairs"]) == (11, 1, 3)
     assert found[fed_tcga.KAPLAN_MEIER]["harrell_c"] == 0.5

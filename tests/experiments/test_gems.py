@@ -103,15 +103,14 @@ def small_pool(_data_dir: Path | None, _trial: int) -> Pool:
     return Pool(samples(600), samples(1000), samples(300), classes=10)
 
 
-def run_small(name: str) -> tuple[CellPlan, Any, int]:
-    """A cell with few samples: its plan, its figures, and how often it ticked."""
+def run_small(name: str) -> tuple[CellPlan, Any]:
+    """A cell with few samples: its plan and its figures."""
     (plan,) = (plan for plan in plans() if plan.name == name)
-    ticks: list[int] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(gems, "POOLS", {"mnist": small_pool})
         patch.setattr(gems, "PUBLIC", (100,))
-        figures = gems.run_cell(plan.config, None, lambda: ticks.append(1))
-    return plan, figures, len(ticks)
+        figures = gems.run_cell(plan.config, None)
+    return plan, figures
 
 
 def test_the_commonest_digit_of_the_training_part_by_hand() -> None:
@@ -121,7 +120,7 @@ def test_the_commonest_digit_of_the_training_part_by_hand() -> None:
     (plan,) = (plan for plan in plans() if plan.name == MAJORITY)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(gems, "POOLS", {"mnist": lambda _folder, _trial: pool})
-        assert gems.run_cell(plan.config, None, lambda: None) == {"majority": 0.25}
+        assert gems.run_cell(plan.config, None) == {"majority": 0.25}
 
 
 run_once = cache(run_small)  # for tests that only read the figures
@@ -129,8 +128,7 @@ run_once = cache(run_small)  # for tests that only read the figures
 
 @pytest.mark.parametrize("name", ["mnist-convex-k2-trial0", "mnist-network-k5-trial0"])
 def test_a_cell_measures_all_its_variants(name: str) -> None:
-    plan, figures, num_ticks = run_once(name)
-    assert num_ticks == plan.rounds
+    plan, figures = run_once(name)
     json.dumps(figures)
     ((nodes, found),) = figures.items()
     assert set(plan.config["variants"][nodes]) <= set(found["gems"])
@@ -138,7 +136,7 @@ def test_a_cell_measures_all_its_variants(name: str) -> None:
         assert 0 <= variant["accuracy"] <= 1
         assert len(variant["own_checks"]) == int(nodes)
     assert found["local"]["mean"] == pytest.approx(1 / int(nodes), abs=0.1)
-    _, again, _ = run_small(name)
+    _, again = run_small(name)
     assert again == figures
 
 
@@ -159,7 +157,7 @@ def test_a_cell_measures_all_its_variants(name: str) -> None:
 def test_a_comparison_has_the_local_models_of_the_other_cells(
     name: str, variants: set[str]
 ) -> None:
-    _, figures, _ = run_small(name)
+    _, figures = run_small(name)
     ((what, by_nodes),) = figures.items()
     assert f"-{what}-" in name
     found = by_nodes["5"]

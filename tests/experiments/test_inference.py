@@ -13,7 +13,7 @@ USUAL = {**inference.USUAL, "seed": 0}
 
 def found(attack: str, order: str, **changes: int) -> int:
     config = {"attack": attack, "order": order, **USUAL, **changes}
-    return int(inference.run(config, None, lambda: None)["found"])
+    return int(inference.run(config, None)["found"])
 
 
 def test_with_a_public_order_zero_parameters_give_every_record_and_with_a_secret_one_none() -> None:
@@ -86,6 +86,6 @@ def test_each_row_says_how_many_splits_it_is_of() -> None:
 
 def test_one_split_with_cells_and_a_secret_is_measured() -> None:
     plan = next(p for p in protections.plans() if p.config.get("variant") == "secret order")
-    figures = protections.run(plan.config, None, lambda: None)
+    figures = protections.run(plan.config, None)
     assert figures["patients"] == 104
     assert 0 <= figures["errors"] <= 40

@@ -111,9 +111,7 @@ def test_a_cell_is_run_in_the_simulator() -> None:
         **next(plan for plan in mnist.plans() if plan.name == "C-100-local").config,
         "rounds": 2,
     }
-    ticks: list[int] = []
-    figures = mnist.run(config, DATA, lambda: ticks.append(1))
-    assert len(ticks) == 2
+    figures = mnist.run(config, DATA)
     assert figures["test_images"] == 1038
     assert len(figures["accuracy"]) == 2
     assert 0.3 < figures["accuracy"][1] <= 1.0
@@ -124,5 +122,5 @@ def test_a_cell_is_run_in_the_simulator() -> None:
 def test_weights_of_a_cell_are_the_mean_of_all_agents() -> None:
     plan: CellPlan = next(plan for plan in mnist.plans() if plan.name == "C-10-weight_erosion")
     arm = {**plan.config["arm"], "distance_penalty": 1000.0}  # everybody else is out at once
-    figures = mnist.run({**plan.config, "arm": arm, "rounds": 2}, DATA, lambda: None)
+    figures = mnist.run({**plan.config, "arm": arm, "rounds": 2}, DATA)
     assert figures["mean_weight"] == [0.1, 0.1]

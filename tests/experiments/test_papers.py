@@ -25,10 +25,6 @@ needs_titanic = pytest.mark.skipif(
 )
 
 
-def no_tick() -> None:
-    """Nobody watches."""
-
-
 def test_the_steady_states_in_closed_form_by_hand() -> None:
     base = {"a": 1.0, "eta": 0.1, "sigma": 1.0, "collaborators": 10, "zeta": 1.0}
     # eta sigma^2 / (2 (2 - eta a)) = 0.1 / 3.8
@@ -76,7 +72,7 @@ def test_for_small_steps_bias_correction_s_steady_state_is_that_of_the_paper_s_a
 def test_a_simulated_quadratic_ends_at_its_closed_form(name: str) -> None:
     constants = quadratic.Constants(rounds=900, trials=400, a=0.5, eta=0.4, sigma=2.0, beta=0.02)
     (config,) = (plan.config for plan in quadratic.plans(constants) if plan.name == name)
-    figures = quadratic.run(config, None, no_tick)
+    figures = quadratic.run(config, None)
     assert figures["steady"] == pytest.approx(figures["exact"], rel=0.15)
     assert 0 < figures["standard_error"] < 0.1 * figures["steady"]
     assert abs(figures["steady"] - figures["exact"]) < 4 * figures["standard_error"]
@@ -86,8 +82,7 @@ def test_without_convexity_bias_correction_keeps_its_gain_and_averaging_has_none
     constants = quadratic.Constants(rounds=1500, trials=200)
     plans = {plan.name: plan.config for plan in quadratic.plans(constants)}
     steady = {
-        rule: quadratic.run(plans[f"nonconvex-{rule}"], None, no_tick)["steady"]
-        for rule in quadratic.RULES
+        rule: quadratic.run(plans[f"nonconvex-{rule}"], None)["steady"] for rule in quadratic.RULES
     }
     assert steady["bc"] < steady["alone"] / 3 < steady["wga"] / 30
 
@@ -97,7 +92,7 @@ def test_the_tuned_losses_come_to_rest_where_the_recursion_does() -> None:
     config = {"a": 2.0, "collaborators": 5, "zeta": 3.0, "sigma": 0.7, "start": 4.0}
     settings = {"eta": 0.1, "alpha": 0.6, "beta": 0.05}
     eta, alpha, beta = (np.array([value]) for value in settings.values())
-    losses = quadratic._losses({**config, "rounds": 2000}, eta, alpha, beta, no_tick)
+    losses = quadratic._losses({**config, "rounds": 2000}, eta, alpha, beta)
     steady = quadratic.exact_steady({**config, **settings, "rule": "bc"})
     assert losses.item() == pytest.approx(steady, rel=1e-4)
 
@@ -161,13 +156,13 @@ def test_an_experiment_without_constants_says_so() -> None:
 
 def test_the_best_weight_for_a_mean_is_the_formula_s() -> None:
     for plan in mean_plans():
-        figures = run_mean({**plan.config, "trials": 50_000}, None, no_tick)
+        figures = run_mean({**plan.config, "trials": 50_000}, None)
         assert figures["measured"] == pytest.approx(figures["optimal"], abs=0.03)
 
 
 def test_the_tuned_gain_is_small() -> None:
     plan = quadratic.tuned_plans()[-1]
-    figures = quadratic.run_tuned({**plan.config, "rounds": 100}, None, no_tick)
+    figures = quadratic.run_tuned({**plan.config, "rounds": 100}, None)
     assert 1.0 <= figures["gain"] < 3.0
 
 

@@ -23,7 +23,7 @@ def test_the_quickest_cell_without_a_data_set_has_the_figures_that_are_shipped(
     cell = min(
         (cell for cell in cells.values() if not needs_data(cell.plan)), key=lambda c: c.seconds
     )
-    figures = found.run(cell.plan.config, None, lambda: None)
+    figures = found.run(cell.plan.config, None)
     assert flat(figures) == pytest.approx(flat(cell.figures), rel=1e-3, abs=1e-6)
 
 

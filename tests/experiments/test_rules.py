@@ -95,12 +95,12 @@ def test_a_cell_says_what_every_rule_chose(tmp_path: Path) -> None:
         "arms": {"local": {}, "fedavg": {}},
         "candidates": {"fedavg": [{"weighting": "samples"}, {"weighting": "uniform"}]},
     }
-    found = tuned_rules.run(config, tmp_path, lambda: None)
+    found = tuned_rules.run(config, tmp_path)
     assert found["local"]["settings"] == {}
     assert found["fedavg"]["settings"]["weighting"] in {"samples", "uniform"}
     assert 1 <= found["fedavg"]["rounds"] <= tuned_rules.study_of(config).rounds
     assert found["patients"] == 104
-    assert found == tuned_rules.run(config, tmp_path, lambda: None)
+    assert found == tuned_rules.run(config, tmp_path)
 
 
 def test_a_rule_is_set_beside_a_reference_on_the_same_split_alone() -> None:
@@ -120,7 +120,7 @@ def test_a_rule_is_set_beside_a_reference_on_the_same_split_alone() -> None:
 def test_references_are_fitted_without_a_round(tmp_path: Path) -> None:
     plan = references.plans()[0]
     assert plan.config["study"] == "breast-cancer"
-    figures = references.run(plan.config, tmp_path, lambda: None)
+    figures = references.run(plan.config, tmp_path)
     assert figures["patients"] == 104
     assert figures["ridge"]["log_loss"] < figures["base rate"]["log_loss"]
 
@@ -128,7 +128,7 @@ def test_references_are_fitted_without_a_round(tmp_path: Path) -> None:
 def test_one_split_measures_every_arm_on_the_same_patients() -> None:
     plan = split_studies.round_plans()[0]
     few = {arm: plan.config["arms"][arm] for arm in ("local", "personal_gems", "gems")}
-    figures = split_studies.run_rounds({**plan.config, "arms": few}, None, lambda: None)
+    figures = split_studies.run_rounds({**plan.config, "arms": few}, None)
     assert set(figures) == set(few)
     assert {metrics["patients"] for metrics in figures.values()} == {104}
     assert figures["personal_gems"]["log_loss"] < figures["local"]["log_loss"]

@@ -102,7 +102,7 @@ def test_the_papers_runs_can_be_written_as_a_study(
     config: dict[str, Any] = {"mode": "corrected", "split": "AGE_STRICT", "seed": 0, **EROSION}
     config |= {"rounds": ROUNDS, "rates": titanic.RATES["corrected"]}
     for scheme in titanic.SCHEMES:
-        expected = titanic._train(scheme, hospitals_of(passengers, rows, 0), 0, config, _no_tick)
+        expected = titanic._train(scheme, hospitals_of(passengers, rows, 0), 0, config)
         ended = found.finals[scheme].params
         flat = torch.cat([ended[:-2].reshape(2, len(FEATURES)).T.flatten(), ended[-2:]])
         assert flat.tolist() == pytest.approx(expected["parameters"], abs=1e-4)
@@ -112,7 +112,3 @@ def test_the_papers_runs_can_be_written_as_a_study(
     peers = [weights[name] for name in study.hospitals if name != USER]
     assert peers == pytest.approx(expected["weights"][-1], abs=1e-4)
     assert 0 < min(peers) < max(peers) < 1
-
-
-def _no_tick() -> None:
-    """Nobody watches."""

@@ -62,7 +62,7 @@ def test_the_readme_has_the_cells_figures() -> None:
     names = {name: rule for rule, name in titanic.NAMES.items()}
     assert len(rows) == 6
     for split, scheme, entries in rows:
-        published = titanic.PUBLISHED["reference", split, names[scheme]]
+        published = titanic.PUBLISHED["reference"][split][names[scheme]]
         expected = [
             f"{final(split, names[scheme], user):.3f} [{published[user]:.3f}]" for user in range(4)
         ]
