@@ -61,6 +61,7 @@ def _run_testbed(options: argparse.Namespace) -> int:
     with imports_for_good():
         from erosion.simulation.testbed import run_testbed, study_path
         from erosion_client.site_file import checked_device
+        from erosion_common.study.study import load_study
 
     configure_logging(options.verbose)
     try:
@@ -86,15 +87,19 @@ def _run_testbed(options: argparse.Namespace) -> int:
             raise StudyError(
                 f"--{option} goes with --simulate: without it, every site is a process."
             )
-    return run_testbed(
-        study_path(options.study),
+    study_file = study_path(options.study)
+    _, code = run_testbed(
+        load_study(study_file),
+        study_file.resolve().parent,
         runs=options.runs or DEFAULT_RUNS,
         data_dir=options.data_dir,
         verbosity=options.verbose,
         outputs=options.output,
         weights=options.weights,
         device=options.device,
+        fork=options.device == "cpu",  # CUDA was asked whether it is there, and is lost in a fork
     )
+    return code
 
 
 TESTBED = Command(

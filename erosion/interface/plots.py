@@ -1,12 +1,12 @@
-"""The plots of a run, on axes of matplotlib."""
+"""The plots of a run, its methods: on axes of matplotlib."""
 
+import os
 from typing import TYPE_CHECKING, Any
 
 from erosion_common.errors import ErosionError
 from erosion_common.support.software import install_command
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.axes import Axes
 
     from erosion.interface.run import Run
@@ -27,10 +27,22 @@ def axes_or_new(axes: "Axes | None") -> "Axes":
     return plt.subplots(layout="constrained")[1]
 
 
-def plot_rounds(run: "Run", metric: str | None, axes: "Axes | None") -> "Axes":
-    """Draw a line for each arm and a dashed one for each local reference."""
+def plot_rounds(run: "Run", metric: str | None = None, ax: "Axes | None" = None) -> "Axes":
+    """Plot the user's metric over the rounds, a line for each arm; references are dashed.
+
+    Args:
+        run: The run.
+        metric: A column of `rounds`; by default the one that the verdict compares.
+        ax: Where to draw; None: a new figure.
+
+    Returns:
+        The axes, as every plot of a run does.
+
+    Raises:
+        ErosionError: For a metric that is not there, and without matplotlib.
+    """
     metric = _metric(run, metric)
-    axes = axes_or_new(axes)
+    axes = axes_or_new(ax)
     for arm, rows in run.rounds.groupby("arm", sort=False):
         axes.plot(rows["round"], rows[metric], label=str(arm))
     for number, (name, found) in enumerate(run.result.references.items()):
@@ -39,12 +51,12 @@ def plot_rounds(run: "Run", metric: str | None, axes: "Axes | None") -> "Axes":
     return _labelled(axes, f"{_label(run, metric)} ({run.study.user}'s patients)")
 
 
-def plot_weights(run: "Run", arm: str | None, axes: "Axes | None") -> "Axes":
-    """Draw a line for each hospital; the user's own weight is 1."""
+def plot_weights(run: "Run", arm: str | None = None, ax: "Axes | None" = None) -> "Axes":
+    """Plot each hospital's weight over the rounds of an arm (the first), the user's being 1."""
     arm = next(iter(run.result.arms)) if arm is None else arm
     if arm not in run.result.arms:
         raise ErosionError(f"There is no arm {arm!r}. Known: {', '.join(run.result.arms)}.")
-    axes = axes_or_new(axes)
+    axes = axes_or_new(ax)
     rows = run.weights[run.weights["arm"] == arm]
     own = rows[rows["hospital"] == run.study.user].set_index("round")["weight"]
     for hospital, of_hospital in rows.groupby("hospital", sort=False):
@@ -53,10 +65,10 @@ def plot_weights(run: "Run", arm: str | None, axes: "Axes | None") -> "Axes":
     return _labelled(axes, f"weight, relative to {run.study.user}'s ({arm})")
 
 
-def plot_arms(run: "Run", metric: str | None, axes: "Axes | None") -> "Axes":
-    """Draw a point with its 95 % interval for each arm and local reference."""
+def plot_arms(run: "Run", metric: str | None = None, ax: "Axes | None" = None) -> "Axes":
+    """Plot each arm's and local reference's final metric with its 95 % interval."""
     metric = _metric(run, metric)
-    axes = axes_or_new(axes)
+    axes = axes_or_new(ax)
     rows = run.arms[run.arms[metric].notna()]
     values = rows[metric]
     axes.plot(values, rows.index, "o")
@@ -67,12 +79,28 @@ def plot_arms(run: "Run", metric: str | None, axes: "Axes | None") -> "Axes":
     return axes
 
 
-def plot_roc(run: "Run", predictions: "pd.DataFrame", event: str, axes: "Axes | None") -> "Axes":
-    """Draw each arm's curve on patients that its model never saw."""
+def plot_roc(
+    run: "Run",
+    event: str | None = None,
+    ax: "Axes | None" = None,
+    site: str | os.PathLike[str] | None = None,
+) -> "Axes":
+    """Plot each arm's ROC curve, from the held-out predictions.
+
+    Args:
+        run: The run.
+        event: The class to find; by default the last one of the task.
+        ax: Where to draw; None: a new figure.
+        site: As for `predictions`.
+
+    Raises:
+        ErosionError: Where there are no such predictions, and without matplotlib.
+    """
     from sklearn.metrics import RocCurveDisplay
 
-    axes = axes_or_new(axes)
-    for arm, truth, chance in _by_arm(run, predictions, event):
+    event, by_arm = _by_arm(run, event, site)
+    axes = axes_or_new(ax)
+    for arm, truth, chance in by_arm:
         RocCurveDisplay.from_predictions(truth, chance, name=arm, ax=axes)
     axes.plot([0, 1], [0, 1], color="0.6", linestyle=":")
     axes.set(aspect="equal", xlabel="1 - specificity", ylabel=f"sensitivity ({event})")
@@ -80,13 +108,21 @@ def plot_roc(run: "Run", predictions: "pd.DataFrame", event: str, axes: "Axes | 
 
 
 def plot_calibration(
-    run: "Run", predictions: "pd.DataFrame", event: str, axes: "Axes | None", bins: int
+    run: "Run",
+    event: str | None = None,
+    ax: "Axes | None" = None,
+    site: str | os.PathLike[str] | None = None,
+    bins: int = 5,
 ) -> "Axes":
-    """Draw the observed share by predicted probability, in bins of as many patients."""
+    """Plot each arm's observed share by predicted probability, in bins of as many patients.
+
+    Arguments and errors are those of `plot_roc`.
+    """
     from sklearn.calibration import CalibrationDisplay
 
-    axes = axes_or_new(axes)
-    for number, (arm, truth, chance) in enumerate(_by_arm(run, predictions, event)):
+    event, by_arm = _by_arm(run, event, site)
+    axes = axes_or_new(ax)
+    for number, (arm, truth, chance) in enumerate(by_arm):
         CalibrationDisplay.from_predictions(
             truth, chance, n_bins=bins, strategy="quantile", name=arm, ax=axes, ref_line=not number
         )
@@ -94,8 +130,14 @@ def plot_calibration(
     return axes
 
 
-def _by_arm(run: "Run", predictions: "pd.DataFrame", event: str) -> list[tuple[str, Any, Any]]:
-    """Return each arm's outcomes and probabilities, a patient's mean over the cuts."""
+def _by_arm(
+    run: "Run", event: str | None, site: str | os.PathLike[str] | None
+) -> tuple[str, list[tuple[str, Any, Any]]]:
+    """Return the event, and each arm's outcomes and probabilities, a patient's mean over cuts."""
+    predictions, classes = run.predictions(site), getattr(run.study.task, "classes", None)
+    if not classes:
+        raise ErosionError(f"Study {run.study.name} predicts no classes, so it has no ROC curve.")
+    event = str(classes[-1].name) if event is None else event
     column, prefix = f"probability_{event}", "probability_"
     if column not in predictions:
         known = [name.removeprefix(prefix) for name in predictions if name.startswith(prefix)]
@@ -107,7 +149,7 @@ def _by_arm(run: "Run", predictions: "pd.DataFrame", event: str) -> list[tuple[s
     for arm in run.result.arms:
         own = predictions[predictions["arm"] == arm].groupby(keys, sort=False)
         found.append((arm, own["outcome"].first().astype(str) == event, own[column].mean()))
-    return found
+    return event, found
 
 
 def _metric(run: "Run", metric: str | None) -> str:

@@ -16,7 +16,6 @@ from erosion_common.support.software import install_command
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.axes import Axes
 
     from erosion.interface.models import Model
     from erosion_server.run.result import Result
@@ -195,67 +194,8 @@ class Run:
             )
         return load_model(self.folder, arm)
 
-    def plot_rounds(self, metric: str | None = None, ax: "Axes | None" = None) -> "Axes":
-        """Plot the user's metric over the rounds, a line for each arm; references are dashed.
-
-        Args:
-            metric: A column of `rounds`; by default the one that the verdict compares.
-            ax: Where to draw; None: a new figure.
-
-        Returns:
-            The axes, as every plot of a run does.
-
-        Raises:
-            ErosionError: For a metric that is not there, and without matplotlib.
-        """
-        return plots.plot_rounds(self, metric, ax)
-
-    def plot_weights(self, arm: str | None = None, ax: "Axes | None" = None) -> "Axes":
-        """Plot each hospital's weight over the rounds of an arm (the first), the user's being 1."""
-        return plots.plot_weights(self, arm, ax)
-
-    def plot_arms(self, metric: str | None = None, ax: "Axes | None" = None) -> "Axes":
-        """Plot each arm's and local reference's final metric with its 95 % interval."""
-        return plots.plot_arms(self, metric, ax)
-
-    def plot_roc(
-        self,
-        event: str | None = None,
-        ax: "Axes | None" = None,
-        site: str | os.PathLike[str] | None = None,
-    ) -> "Axes":
-        """Plot each arm's ROC curve, from the held-out predictions.
-
-        Args:
-            event: The class to find; by default the last one of the task.
-            ax: Where to draw; None: a new figure.
-            site: As for `predictions`.
-
-        Raises:
-            ErosionError: Where there are no such predictions, and without matplotlib.
-        """
-        return plots.plot_roc(self, self.predictions(site), self._event(event), ax)
-
-    def plot_calibration(
-        self,
-        event: str | None = None,
-        ax: "Axes | None" = None,
-        site: str | os.PathLike[str] | None = None,
-        bins: int = 5,
-    ) -> "Axes":
-        """Plot each arm's observed share by predicted probability, in bins of as many patients.
-
-        Arguments and errors are those of `plot_roc`.
-        """
-        return plots.plot_calibration(self, self.predictions(site), self._event(event), ax, bins)
-
-    def _event(self, event: str | None) -> str:
-        classes = getattr(self.study.task, "classes", None)
-        if not classes:
-            raise ErosionError(
-                f"Study {self.study.name} predicts no classes, so it has no ROC curve."
-            )
-        return str(classes[-1].name) if event is None else event
+    plot_rounds, plot_weights, plot_arms = plots.plot_rounds, plots.plot_weights, plots.plot_arms
+    plot_roc, plot_calibration = plots.plot_roc, plots.plot_calibration
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: the verdict, its notes, and the final metrics."""

@@ -106,11 +106,7 @@ def testbed(
     Raises:
         ErosionError: Also, before anything is run, for a study with every hospital as its user.
     """
-    from erosion.simulation.testbed import run_in_testbed
-    from erosion.simulation.testbed_sites import own_data
-    from erosion_common.rounds.study import check_start
-    from erosion_server.output.registry import check_outputs
-    from erosion_server.run.run_folder import new_run_folder
+    from erosion.simulation.testbed import run_testbed
 
     check_path("runs", runs)
     check_path("data_dir", data_dir, or_none=True)
@@ -126,16 +122,12 @@ def testbed(
             remedy="Give one name as its user, or use `erosion testbed` and read what it leaves"
             " in users/HOSPITAL.",
         )
-    check_start(checked, Path(weights))
-    check_outputs(outputs)
-    own = own_data(checked, _folder_of(study, checked)) if checked.testbed is None else None
-    folder = new_run_folder(Path(runs), checked)
-    code = run_in_testbed(
+    folder, code = run_testbed(
         checked,
-        folder,
+        _folder_of(study, checked),
+        runs=Path(runs),
         data_dir=_data_dir(data_dir),
         outputs=outputs,
-        own=own,
         weights=Path(weights),
     )
     if code != 0:
@@ -237,7 +229,9 @@ def _data_dir(given: AnyPath | None) -> Path:
 
 
 def _folder_of(study: AnyStudy, checked: Study) -> Path:
-    """Return where the patients are of a study without a [testbed] table."""
+    """Return where the patients are of a study without a [testbed] table; else any folder."""
+    if checked.testbed is not None:
+        return Path()
     if isinstance(study, str | os.PathLike):
         return path_of(study).resolve().parent
     raise StudyError(
@@ -252,8 +246,7 @@ def _sites_of_study(
 ) -> "Mapping[str, Site]":
     from erosion.simulation.testbed_sites import sites_of_testbed
 
-    folder = made if checked.testbed is not None else _folder_of(study, checked)
-    return sites_of_testbed(checked, folder, made, data_dir, weights)
+    return sites_of_testbed(checked, _folder_of(study, checked), made, data_dir, weights)
 
 
 def _sites_given(

@@ -16,12 +16,10 @@ from erosion.simulation.testbed_sites import sites_of_testbed
 from erosion_client.training.hospital import Hospital
 from erosion_common.rounds.data_check import DataCheck
 from erosion_common.study.study import Study, load_study
+from erosion_server.coordination.run_end import result_of
 from erosion_server.output.tables import print_overview
 from erosion_server.output.words import absences, data_check, metric_text
-from erosion_server.run.findings import absences as absent
-from erosion_server.run.findings import contributions, leak_of
-from erosion_server.run.overview import EarlyStop, Overview, UserResult, mean_weights, overview
-from erosion_server.run.result import CrossFitting, p_of_last_rounds, verdict, words_for_tested
+from erosion_server.run.overview import Overview, line_of, overview
 
 
 def simulate_testbed(
@@ -60,7 +58,7 @@ def simulate_testbed(
     if study.has_every_user:
         print_overview(console, side_by_side(study, simulations, time.monotonic() - clock), None)
     else:
-        _print(console, study, simulations[study.user])
+        _print(console, simulations[study.user])
 
 
 def _say(console: Console, found: DataCheck) -> None:
@@ -68,67 +66,30 @@ def _say(console: Console, found: DataCheck) -> None:
         console.print(Text(sentence, style="bold yellow"), soft_wrap=True)
 
 
-def _print(console: Console, study: Study, found: Simulation) -> None:
-    task, ended = type(study.task), found.evaluation
+def _print(console: Console, found: Simulation) -> None:
+    ended = result_of(found, _now(), seconds=0.0)
     table = Table.grid(padding=(0, 2, 0, 0))
-    table.add_row("arm", *(metric.column for metric in task.metrics), style="dim")
-    lines = {**ended.arms, **ended.references}
+    table.add_row("arm", *(metric.column for metric in ended.task.metrics), style="dim")
+    lines = {**found.evaluation.arms, **ended.references}
     if ended.base_rate:
         lines["base rate"] = ended.base_rate
     for arm, metrics in lines.items():
-        table.add_row(arm, *(metric_text(m, metrics.get(m.name)) for m in task.metrics))
+        table.add_row(arm, *(metric_text(m, metrics.get(m.name)) for m in ended.task.metrics))
     _say(console, found.data_check)
-    measured = {**ended.arms, **ended.references}
-    if (leak := leak_of(task, measured, ended.best_column)) is not None:
-        console.print(Text(leak.sentence(task), style="bold yellow"), soft_wrap=True)
+    if ended.leak is not None:
+        console.print(Text(ended.leak.sentence(ended.task), style="bold yellow"), soft_wrap=True)
     console.print(table)
     console.print()
-    tested = words_for_tested(study)
-    said = verdict(
-        task,
-        ended.comparison,
-        dict(ended.arms),
-        ended.base_rate,
-        references=ended.references,
-        tested=tested,
-        shifted_by=study.task.shifted_by,
-        leak=leak,
-        p_by_round=p_of_last_rounds(task, found.evaluated, found.records),
-    )
-    console.print(Text(said.text))
-    missing = absent(study.hospitals, study.user, found.records)
-    for sentence in absences(missing, named_in=""):
+    console.print(Text(ended.verdict.text))
+    for sentence in absences(ended.absent, named_in=""):
         console.print(Text(sentence))
 
 
 def side_by_side(study: Study, simulations: Mapping[str, Simulation], seconds: float) -> Overview:
     """Return what a deployment of the study would end with."""
-    users = {user: _line(study, user, found) for user, found in simulations.items()}
-    now = datetime.now(UTC).isoformat("T", "seconds")
-    return overview(study, users, started=now, seconds=seconds)
+    users = {user: line_of(result_of(found, _now(), 0.0)) for user, found in simulations.items()}
+    return overview(study, users, started=_now(), seconds=seconds)
 
 
-def _line(study: Study, user: str, found: Simulation) -> UserResult:
-    records = next(iter(found.records.values()))
-    folds, repeats = study.evaluation.folds, study.evaluation.repeats
-    ledger = contributions(study.hospitals, records)
-    return UserResult(
-        arms=found.evaluation.arms,
-        references=found.evaluation.references,
-        class_counts=found.evaluation.class_counts,
-        cross_fitting=None if folds is None else CrossFitting(folds=folds, repeats=repeats),
-        base_rate=found.evaluation.base_rate,
-        comparison=found.evaluation.comparison,
-        data_check=found.data_check,
-        leak=leak_of(
-            type(study.task),
-            {**found.evaluation.arms, **found.evaluation.references},
-            found.evaluation.best_column,
-        ),
-        weights=mean_weights(ledger, user),
-        stopped={
-            arm: EarlyStop(round=final.round, reason=found.records[arm][-1].note)
-            for arm, final in found.finals.items()
-            if final.stopped
-        },
-    )
+def _now() -> str:
+    return datetime.now(UTC).isoformat("T", "seconds")

@@ -29,7 +29,7 @@ from erosion_common.errors import ErosionError, StudyError
 from erosion_common.program.command_line import main
 from erosion_common.rounds.study import check_start
 from erosion_common.sealed import pinned_keys
-from erosion_common.study.study import Study, load_study
+from erosion_common.study.study import Study
 from erosion_common.support.files import write_private
 from erosion_common.support.keys import new_private_key, private_pem
 from erosion_common.support.network import free_address
@@ -208,68 +208,39 @@ def _signal(program: _Program, number: signal.Signals) -> None:
 
 
 def run_testbed(
-    study_file: Path,
+    study: Study,
+    beside: Path,
     *,
     runs: Path,
     data_dir: Path,
-    verbosity: int,
-    outputs: Sequence[str],
-    weights: Path | None,
-    device: str = "cpu",
-) -> int:
-    """Run a study here; the exit code is the coordinator's. Raises StudyError, DataError.
-
-    `outputs` are the coordinator's, as after its `--output`; `weights` is the folder of files that
-    models start from, for everybody, and `device` what every hospital trains on.
-    """
-    study = load_study(study_file)
-    check_start(study, weights)
-    check_outputs(outputs)
-    own = own_data(study, study_file.resolve().parent) if study.testbed is None else None
-    folder = new_run_folder(runs, study)
-    return run_in_testbed(
-        study,
-        folder,
-        data_dir=data_dir,
-        verbosity=verbosity,
-        outputs=outputs,
-        own=own,
-        weights=weights,
-        device=device,
-        fork=device == "cpu",  # CUDA was asked whether it is there, and is lost in a fork
-    )
-
-
-def run_in_testbed(
-    study: Study,
-    folder: RunFolder,
-    *,
-    data_dir: Path,
     verbosity: int = 0,
     outputs: Sequence[str],
-    own: Mapping[str, Data] | None,
     weights: Path | None,
     device: str = "cpu",
     fork: bool = False,
-) -> int:
-    """Run it in a run folder that was made for this study; see `run_testbed`.
+) -> tuple[RunFolder, int]:
+    """Run a study here; return its folder and the coordinator's exit code.
 
-    `own`: [data] of every hospital's site file, for a study without a [testbed] table. `fork`: as
-    for `deploy`.
+    `beside`: the folder with the hospitals' files, of a study without a [testbed] table. `outputs`
+    are the coordinator's, as after its `--output`; `weights` is the folder of files that models
+    start from, for everybody, and `device` what every hospital trains on. `fork`: as for `deploy`.
+    Raises StudyError, DataError.
     """
-    hospitals = own or make_hospitals(study, folder.path / DATA, data_dir)
-    flags = ["-" + "v" * verbosity] if verbosity else []
-    named = [f"--output={output}" for output in outputs]
-    return deploy(
+    check_start(study, weights)
+    check_outputs(outputs)
+    own = own_data(study, beside) if study.testbed is None else None
+    folder = new_run_folder(runs, study)
+    code = deploy(
         study,
         folder,
-        hospitals,
-        flags=flags,
-        server_flags=named,
+        own or make_hospitals(study, folder.path / DATA, data_dir),
+        flags=["-" + "v" * verbosity] if verbosity else [],
+        server_flags=[f"--output={output}" for output in outputs],
         weights=weights,
         device=device,
         fork=fork,
     )
+    return folder, code
 
 
 def deploy(

@@ -82,11 +82,11 @@ def test_a_testbed_from_python_takes_the_files_beside_the_study(
 ) -> None:
     seen: dict[str, Any] = {}
 
-    def run(_study: Any, _folder: Any, **options: Any) -> int:
-        seen.update(options)
+    def run(_study: Any, _folder: Any, hospitals: Any, **options: Any) -> int:
+        seen.update(options, own=hospitals)
         return 1
 
-    monkeypatch.setattr("erosion.simulation.testbed.run_in_testbed", run)
+    monkeypatch.setattr("erosion.simulation.testbed.deploy", run)
     write_study(tmp_path)
     folders(tmp_path)
     with pytest.raises(erosion.ErosionError, match="ended with exit code 1"):

@@ -10,6 +10,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from markupsafe import escape
 from rich.console import Console
 
 from erosion.interface.run import Run as InterfaceRun
@@ -18,13 +19,12 @@ from erosion_common.protocol.performance import Performance
 from erosion_common.rounds.records import HospitalRecord, RoundRecord
 from erosion_common.study.study import Study
 from erosion_common.tasks import REGISTRY
-from erosion_server.output import report, report_patients
+from erosion_server.output import report_patients, report_performance
 from erosion_server.output.charts import Plot, standalone, weight_figure
 from erosion_server.output.pages import Cell, render_page
 from erosion_server.output.report import (
     few_patients,
     report_values,
-    rounded,
     warnings_of,
     write_report,
 )
@@ -347,12 +347,13 @@ def test_of_the_journal_a_rounds_last_line_counts_and_no_half_of_one(folder: Pat
 
 def test_how_it_was_made_can_be_repeated_from_the_page(folder: Path) -> None:
     run = make_run(rounds=1)
-    facts = dict(values_of(run)["facts"])
-    assert facts["Command"] == run.result.command
+    html = written(run, folder)
+    facts = dict(re.findall("<dt>([^<]*)</dt><dd>([^<]*)</dd>", html))
+    assert facts["Command"] == escape(run.result.command)
     assert run.result.commit in facts["Program"]
     assert (facts["Seed"], facts["Scaling"]) == ("0", "None.")
     assert {"Model", "Training", "Arm weight_erosion", "Evaluation", "Federation"} <= set(facts)
-    assert "mean radius" in Page(written(run, folder)).text  # of the study file
+    assert "mean radius" in Page(html).text  # of the study file
 
 
 def test_too_few_patients_is_said_without_a_winner() -> None:
@@ -545,7 +546,7 @@ def test_predictions_are_drawn_and_each_figure_has_its_files(folder: Path) -> No
     rows = [*csv.DictReader((folder / "figures" / "roc-local.csv").read_text().splitlines())]
     assert [float(row["found"]) for row in rows] == [0.0, 0.6, 0.9, 1.0]
     values = values_of(run)
-    assert values["thresholds"][0][1] == report.FEW
+    assert values["thresholds"][0][1] == report_performance.FEW
     assert values["thresholds"][1][1] == "53"
     assert values["thresholds"][1][2] == Cell("80 %", "70–90")
     assert values["groups"][1][1] == "too few"
@@ -661,7 +662,7 @@ def test_the_rounded_report_has_none_of_the_users_exact_figures(folder: Path) ->
     assert "90 test patients" in text
     assert "60 benign" in text
     assert (folder / "figures-rounded" / "roc-local.csv").exists()
-    whole = rounded(run.result)
+    whole = data_of(run).rounded().result
     assert whole.comparison is not None
     assert whole.comparison.p_value == 0.0061
     assert whole.verdict.best_arm == run.result.verdict.best_arm

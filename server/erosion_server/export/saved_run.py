@@ -1,7 +1,7 @@
 """What a model that is taken along needs: its network, its columns' constants, and its run."""
 
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ from erosion_common.tasks.features import CategoryFeature, NumberFeature
 from erosion_common.tasks.inputs import TabularTask
 from erosion_common.tasks.preparations import ABSENT
 from erosion_server.output.pages import Row, render_page
-from erosion_server.output.report import card_rows, rounded, warnings_of
+from erosion_server.output.report import card_rows, warnings_of
 from erosion_server.output.report_validation import travel_sentence
 from erosion_server.output.run_data import RunData, read_run
 from erosion_server.run.run_folder import RunFolder
@@ -87,9 +87,7 @@ def load_saved_run(run_folder: Path, arm: str | None, weights: Path) -> SavedRun
         shares = [1 / len(members)] * len(members)
     run = read_run(RunFolder(run_folder))
     # What is exported is passed on, so the user's own figures are those for publication.
-    return SavedRun(
-        replace(run, result=rounded(run.result)), card, body, tuple(members), tuple(shares)
-    )
+    return SavedRun(run.rounded(), card, body, tuple(members), tuple(shares))
 
 
 def _last_layers(network: nn.Module, model: Finished) -> list[nn.Module]:

@@ -1,14 +1,16 @@
 """A finished run as values, read back from its folder."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from erosion_common.errors import CheckpointError
+from erosion_common.protocol.messages import Metrics
 from erosion_common.rounds.records import HospitalRecord, RoundRecord
 from erosion_common.study.study import Study, load_study
 from erosion_server.output.pages import Cell
 from erosion_server.run.journal import has_rounds, read_records
-from erosion_server.run.result import Result, read_result, study_as_run
+from erosion_server.run.result import Result, read_result, study_as_run, verdict
 from erosion_server.run.run_folder import RunFolder
 
 
@@ -83,6 +85,11 @@ class RunData:
         """Return the rounds of one arm."""
         return [record for record in self.records if record.arm == arm]
 
+    def rounded(self) -> "RunData":
+        """Return it for publication: the user's counts to tens, other figures to two digits."""
+        records = [*map(_rounded_record, self.records)]
+        return replace(self, result=_rounded_result(self.result), records=records)
+
 
 def read_run(folder: RunFolder) -> RunData:
     """Return what is in `folder`. Raises StudyError, CheckpointError."""
@@ -106,3 +113,54 @@ def read_run(folder: RunFolder) -> RunData:
                 remedy="Bring both back from one backup, or run the study again.",
             )
     return RunData(study, ordered, result)
+
+
+COUNTED = {"num_patients", "num_events", "smallest_class", "class_counts"}
+EXACT = {"threshold", "level", "p_value", "p_by_cut", "horizon", "flips", "chosen"}
+ROUNDED_TO = 10  # patients
+
+
+def _rounded_result(result: Result) -> Result:
+    """Return it with the user's own figures rounded: counts to tens, others to two digits."""
+    parts = {"arms", "references", "base_rate", "comparison", "class_counts", "performance"}
+    values = result.model_dump()
+    values |= {part: _rounded_values(values[part], part) for part in parts}
+    values["arms"] = {
+        name: {**result.arms[name].model_dump(), "metrics": arm["metrics"]}
+        for name, arm in values["arms"].items()
+    }
+    made = Result.model_validate(values)
+    said = verdict(
+        made.task,
+        made.comparison,
+        {name: arm.metrics for name, arm in made.arms.items()},
+        made.base_rate,
+        references=made.references,
+        tested=made.tested,
+        leak=made.leak,
+        p_by_round=made.p_by_round,
+    )
+    return made.model_copy(update={"verdict": said})
+
+
+def _rounded_values(value: Any, key: str) -> Any:
+    """Return plain values, rounded by the key that they stand at."""
+    if isinstance(value, Mapping):
+        is_counts = key == "class_counts"
+        return {k: _rounded_values(v, key if is_counts else str(k)) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_rounded_values(each, key) for each in value]
+    if isinstance(value, bool) or value is None or key in EXACT:
+        return value
+    if key in COUNTED and isinstance(value, int):
+        return ROUNDED_TO * round(value / ROUNDED_TO)
+    if isinstance(value, float):
+        return float(f"{value:.2g}") if abs(value) < 1 else float(f"{value:.3g}")
+    return value
+
+
+def _rounded_record(record: RoundRecord) -> RoundRecord:
+    if record.user_metrics is None:
+        return record
+    values = _rounded_values(record.user_metrics.model_dump(), "")
+    return replace(record, user_metrics=Metrics.model_validate(values))
