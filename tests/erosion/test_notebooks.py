@@ -39,7 +39,7 @@ def run_all(name: str, folder: Path, patch: pytest.MonkeyPatch, **constants: str
 
 
 def test_tables_become_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = run_all("own-tables.ipynb", tmp_path, monkeypatch, **{"ROUNDS = 20": "ROUNDS = 3"})
+    found = run_all("own-tables.ipynb", tmp_path, monkeypatch, **{"ROUNDS = 20": "ROUNDS = 1"})
     run = found["run"]
     assert all(record.outcome == "done" for record in run.records)
     for arm in run.result.arms:
@@ -48,7 +48,7 @@ def test_tables_become_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_methods_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fewer = {"ROUNDS, SEEDS = 20, range(3)": "ROUNDS, SEEDS = 2, range(2)"}
+    fewer = {"ROUNDS, SEEDS = 20, range(3)": "ROUNDS, SEEDS = 1, range(2)"}
     found = run_all("comparing-methods.ipynb", tmp_path, monkeypatch, **fewer)
     assert list(found["losses"]) == [0, 1]
     assert (found["differences"].loc["local"] == 0).all()

@@ -15,7 +15,8 @@ from erosion_common.protocol.messages import (
     FinalMetrics,
     Interval,
 )
-from erosion_server.output.overview_page import overview_values, render_overview, write_overview
+from erosion_server.output.pages import render_page
+from erosion_server.output.report import overview_values, write_overview
 from erosion_server.output.tables import print_overview
 from erosion_server.run.findings import Contribution
 from erosion_server.run.overview import (
@@ -79,6 +80,11 @@ def of(lines: dict[str, UserResult], without: dict[str, str] | None = None) -> O
     )
 
 
+def shown(found: Overview) -> str:
+    """On its page."""
+    return render_page("overview.html", **overview_values(found, {}))
+
+
 def printed(found: Overview) -> str:
     """On a terminal of eighty columns."""
     stream = io.StringIO()
@@ -92,7 +98,7 @@ def test_huge_figures_of_two_hospitals_leave_the_others_their_page() -> None:
     found = of({"a": huge, "b": huge, "c": line(0.001)})
     with refused(ValidationError, "metric"):
         line(0.5, log_loss=1.01 * LARGEST_FIGURE)
-    assert "better" in Page(render_overview(found, {})).text
+    assert "better" in Page(shown(found)).text
     assert "c" in printed(found)
 
 
@@ -124,7 +130,7 @@ def test_an_adjusted_p_value_above_the_level_is_not_rounded_onto_it() -> None:
     found = of({"a": line(401 / 40_002), "b": line(0.5)})  # adjusted, 0.02005 of 0.02
     assert found.users["a"].conclusion == UNCLEAR
     assert "0.02005" in printed(found)
-    assert " 0.02005 " in Page(render_overview(found, {})).text
+    assert " 0.02005 " in Page(shown(found)).text
 
 
 def test_a_p_value_is_never_above_one_and_hospitals_with_too_few_patients_do_not_count() -> None:
@@ -161,7 +167,7 @@ def test_an_arm_that_stopped_is_named_with_the_users_it_stopped_for() -> None:
     assert cone["weight_erosion"].reason in said
     assert re.findall(r"\b([ab]) in round (\d)", said) == [("a", "4"), ("b", "7")]
     assert still["local"].reason in other
-    assert "script" not in [tag for tag, _ in Page(render_overview(found, {})).tags]
+    assert "script" not in [tag for tag, _ in Page(shown(found)).tags]
     assert said in " ".join(printed(found).split())
     assert overview_values(of({"a": line(0.5)}), {})["stopped"] == []
 
@@ -171,7 +177,7 @@ def test_without_a_comparison_nothing_is_claimed() -> None:
     found = of({"a": alone})
     assert found.finding == NOTHING_COMPARED[0]
     assert found.users["a"].adjusted_p_value is None
-    assert "Holm" not in Page(render_overview(found, {})).text
+    assert "Holm" not in Page(shown(found)).text
 
 
 def test_each_arm_that_is_worse_than_the_base_rate_is_named_with_its_hospitals() -> None:

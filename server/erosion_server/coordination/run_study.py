@@ -40,7 +40,7 @@ from erosion_server.link import Link, LinkGrid
 from erosion_server.link.link import make_link
 from erosion_server.output import events
 from erosion_server.output.observers import Observers
-from erosion_server.output.overview_page import write_overview
+from erosion_server.output.report import write_overview
 from erosion_server.run.overview import Overview, line_of, overview
 from erosion_server.run.result import Result, read_result
 from erosion_server.run.run_folder import RunFolder, alone_in, user_folder

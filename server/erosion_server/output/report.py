@@ -1,4 +1,4 @@
-"""`report.html`: a finished run on one page, the answer first."""
+"""`report.html`: a finished run on one page, the answer first; or all users of a study."""
 
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from erosion_common.formats.model_card import ModelCard, read_card
-from erosion_common.protocol.messages import FEWEST_OF_A_CLASS, FinalMetrics, Summary
+from erosion_common.protocol.messages import FEWEST_OF_A_CLASS, SIGNIFICANCE, FinalMetrics, Summary
 from erosion_common.protocol.performance import Performance
 from erosion_common.study.sections import Evaluation
 from erosion_common.study.study import Study
@@ -23,8 +23,9 @@ from erosion_server.output.run_data import RunData, read_run
 from erosion_server.output.words import metric_text, seconds_text
 from erosion_server.run import provenance
 from erosion_server.run import result as results
-from erosion_server.run.result import Result, study_as_run
-from erosion_server.run.run_folder import RunFolder
+from erosion_server.run.overview import Overview
+from erosion_server.run.result import OWN_PATIENTS, Result, study_as_run
+from erosion_server.run.run_folder import USERS, RunFolder
 
 
 def write_report(run_folder: Path, *, is_rounded: bool = False) -> Path:
@@ -286,3 +287,40 @@ def _share(p_value: float, level: float) -> str:
     if p_value >= 0.1:
         return f"{100 * p_value:.0f} %"
     return f"{100 * p_value:.{results.digits_beyond(level, p_value)}g} %"
+
+
+def write_overview(path: Path, overview: Overview) -> None:
+    """Write the page of every hospital as its user, with links to reports that are there."""
+    links = {
+        user: link
+        for user in overview.users
+        if (path.parent / (link := f"{USERS}/{user}/report.html")).exists()
+    }
+    write_atomically(path, render_page("overview.html", **overview_values(overview, links)))
+
+
+def overview_values(overview: Overview, links: Mapping[str, str]) -> dict[str, Any]:
+    """Return what the page of all users shows; `links` leads to hospitals' own reports."""
+    task, lines = overview.task, overview.users.values()
+    levels = [line.comparison.level for line in lines if line.comparison is not None]
+    return {
+        "found": overview,
+        "links": links,
+        "words": words,
+        "Cell": Cell,
+        "loss": task.metric(task.verdict_metric),
+        "has_finding": any(line.conclusion in ("better", "worse") for line in lines),
+        "cautions": words.data_check(overview.data_check, named_in="result.json"),
+        "away": words.absences_by_user(overview),
+        "num_tested": sum(line.adjusted_p_value is not None for line in lines),
+        "measured": OWN_PATIENTS if overview.tested == "patients" else overview.tested,
+        "level": min(levels, default=SIGNIFICANCE),
+        "needs": task.verdict_needs.format(fewest=FEWEST_OF_A_CLASS, tested=overview.tested),
+        "losses": charts.loss_figure(overview),
+        "stopped": words.stops_by_user(overview),
+        "has_base_rates": any(line.base_rate for line in lines),
+        "own_counts_one": all(
+            line.weights.get(user) in (None, 1.0) for user, line in overview.users.items()
+        ),
+        "fewer": words.means_of_fewer(overview, task.metrics),
+    }
