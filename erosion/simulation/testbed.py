@@ -41,7 +41,10 @@ from erosion_server.run.run_folder import RunFolder, new_run_folder
 DATA = "testbed"  # the hospitals' folder in a run's
 KEY = "node.key"
 STOP_SECONDS = 5.0  # between asking a process to end and ending it
-IMPORTED_BY_ALL = ("erosion_client.connection.serve", "erosion_server.coordination.run_study")
+IMPORTED_BY_ALL = (
+    *("erosion_client.connection.serve", "erosion_server.coordination.run_study"),
+    "scipy.optimize",  # for the user's references, and the coordinator's data check
+)
 # One thread each: more would only get in the way of the others. Set before torch is imported.
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 

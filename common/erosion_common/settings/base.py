@@ -14,7 +14,6 @@ from pydantic import (
     GetCoreSchemaHandler,
     JsonValue,
     ValidationError,
-    field_validator,
 )
 from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, core_schema
@@ -68,10 +67,22 @@ def checked_size(value: Any) -> Any:
     return value
 
 
-def bounded(schema: CoreSchema) -> CoreSchema:
-    """Put bounds into a schema of pydantic's where it has none; texts are bounded by its config."""
+def _possible_path(path: Path) -> Path:
+    if odd := re.search(r"[\0-\x1f]", str(path)):
+        raise ValueError(f"a path has no character {odd[0]!r} in it; remove it.{_BACKSLASHES}")
+    if len(str(path)) > LONGEST_TEXT:
+        raise ValueError(f"a path has at most {LONGEST_TEXT} characters")
+    return path
+
+
+def bounded(schema: CoreSchema, own: type[BaseModel] | None = None) -> CoreSchema:
+    """Put bounds into a schema of pydantic's where it has none; texts are bounded by its config.
+
+    `own`: the class that it is of; other `Settings` in it have theirs already.
+    """
     made: dict[str, Any] = {
-        key: value if key in _UNSEEN else _bounded_inside(value) for key, value in schema.items()
+        key: value if key in _UNSEEN else _bounded_inside(value, own)
+        for key, value in schema.items()
     }
     if schema["type"] in _ITEMS:
         made.setdefault("max_length", MOST_ITEMS)
@@ -84,19 +95,25 @@ def bounded(schema: CoreSchema) -> CoreSchema:
         made.setdefault("max_length", LONGEST_TEXT)
     elif schema["type"] == "any":
         return core_schema.no_info_after_validator_function(checked_size, schema)
+    elif schema["type"] == "lax-or-strict" and _is_path(schema):
+        return core_schema.no_info_after_validator_function(_possible_path, schema)
     return made
 
 
-def _bounded_inside(value: Any) -> Any:
-    if isinstance(value, dict):
-        return bounded(value) if isinstance(value.get("type"), str) else _each(value)
+def _is_path(schema: Mapping[str, Any]) -> bool:
+    return bool(schema["lax_schema"].get("custom_error_type") == "path_type")
+
+
+def _bounded_inside(value: Any, own: type[BaseModel] | None) -> Any:
     if isinstance(value, list):
-        return [_bounded_inside(each) for each in value]
-    return value
-
-
-def _each(values: dict[str, Any]) -> dict[str, Any]:
-    return {key: _bounded_inside(value) for key, value in values.items()}
+        return [_bounded_inside(each, own) for each in value]
+    if not isinstance(value, dict):
+        return value
+    if not isinstance(kind := value.get("type"), str):
+        return {key: _bounded_inside(each, own) for key, each in value.items()}
+    if kind == "model" and value["cls"] is not own and issubclass(value["cls"], Settings):
+        return value
+    return bounded(value, own)
 
 
 class Settings(BaseModel):
@@ -111,16 +128,7 @@ class Settings(BaseModel):
         cls, source: type[BaseModel], handler: GetCoreSchemaHandler
     ) -> CoreSchema:
         """Bound what the fields leave open."""
-        return bounded(handler(source))
-
-    @field_validator("*")
-    @classmethod
-    def _is_a_possible_path(cls, value: Any) -> Any:
-        if isinstance(value, Path) and (odd := re.search(r"[\0-\x1f]", str(value))):
-            raise ValueError(f"a path has no character {odd[0]!r} in it; remove it.{_BACKSLASHES}")
-        if isinstance(value, Path) and len(str(value)) > LONGEST_TEXT:
-            raise ValueError(f"a path has at most {LONGEST_TEXT} characters")
-        return value
+        return bounded(handler(source), source)
 
 
 PlainValues = Annotated[dict[str, JsonValue], AfterValidator(checked_size)]  # JSON, of a message
