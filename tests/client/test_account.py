@@ -216,8 +216,6 @@ def test_what_a_log_has_of_other_data_is_not_charged(tmp_path: Path) -> None:
 
 
 DIGEST = make_study().digest
-
-
 ARMS = ("fedavg", "local")
 
 

@@ -122,13 +122,13 @@ def test_a_file_that_is_cut_off_anywhere_is_explained(tmp_path: Path, kind: Any)
     whole = path.read_bytes()
     assert read_quietly(read) == ""
     said = []
-    for length in np.linspace(0, len(whole) - 1, 25).astype(int).tolist():
+    for length in np.linspace(0, len(whole) - 1, 15).astype(int).tolist():
         path.write_bytes(whole[:length])
         said.append(read_quietly(read))
         if said[-1]:
             assert str(tmp_path) in said[-1]
             assert NAME not in said[-1]
-    assert sum(map(bool, said)) >= (3 if kind is csv else 20)  # a text that is cut may be a text
+    assert sum(map(bool, said)) >= (2 if kind is csv else 12)  # a text that is cut may be a text
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
@@ -136,7 +136,7 @@ def test_a_file_with_changed_bytes_is_read_or_explained(tmp_path: Path, kind: An
     path, read = kind(tmp_path)
     whole = path.read_bytes()
     draws = np.random.default_rng(1)
-    for _ in range(60):
+    for _ in range(25):
         damaged = bytearray(whole)
         for place in draws.integers(0, len(whole), 4).tolist():
             damaged[place] = int(draws.integers(0, 256))

@@ -156,8 +156,6 @@ def test_a_site_says_so_beforehand(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 DIM = 6
-
-
 RIGHT = LocalOutcome(torch.zeros(DIM), 1)
 
 

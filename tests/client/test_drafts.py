@@ -28,10 +28,7 @@ from tests.support.said import raises, says
 
 DATA = Path(os.environ.get("EROSION_DATA", "data"))
 HEART = "age,sex,cp,trestbps,chol,fbs,restecg,thalach,exang,oldpeak,slope,ca,thal,num\n"  # of UCI
-
-
 NORMAL = np.random.default_rng(3).normal(size=200)
-
 
 UNITS = [
     # haemoglobin of 9 mmol/l is within any range for g/dl: the middle of the values tells
@@ -689,11 +686,7 @@ def test_merged_cells_of_patients(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 DIED = ["No", "no", "Yes", "no", "yes", "YES"]
-
-
 SMOKES = ["ja", "No", "n", "Y", "nein", "yes", "0", "1"]
-
-
 GRADE = ["low", "Low", "mid", "high", "HIGH", "Mid"]
 
 

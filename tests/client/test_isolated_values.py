@@ -196,4 +196,5 @@ def test_real_columns_are_in_one_unit(load: Any) -> None:
     for _ in range(5):
         rows = table.iloc[draw.permutation(len(table))[:110]]  # as many as a hospital has
         for name, values in rows.items():
-            assert mixed_units(str(name), values.to_numpy(np.float64)) is None, name
+            ones = np.ones(len(values), np.int64)
+            assert mixed_units(str(name), values.to_numpy(np.float64), ones) is None, name

@@ -141,9 +141,9 @@ def result(folder: Path, study: Study) -> Result:
     ("task", "leak", "folds"),
     [
         ("died", "bill", None),
-        ("died", "ph", 3),
+        ("died", "ph", 2),
         ("died", "form", None),
-        ("risk", "score", 3),
+        ("risk", "score", 2),
         ("days", "months", None),
     ],
 )

@@ -393,8 +393,6 @@ def test_subgroups_of_a_number_have_its_share_of_variance(cells: DisclosureContr
 
 
 SEEN = 400
-
-
 AGE = 2.0  # log odds for one of age's deviations; the dose has none
 
 
@@ -519,8 +517,6 @@ def test_an_ensemble_has_no_coefficients(dataset: LocalDataset) -> None:
 
 
 MAJORITY = np.array([0])  # a training part whose commonest class is 0
-
-
 TWO = classes_of(2)
 
 
@@ -597,7 +593,7 @@ def test_intervals_are_percentiles_of_resamples(monkeypatch: pytest.MonkeyPatch)
     probabilities, labels = random_predictions(3, 25, 2)
 
     def measured() -> FinalMetrics:
-        return measure_with_intervals(TWO, probabilities, labels, MAJORITY, resamples=150, seed=5)
+        return measure_with_intervals(TWO, probabilities, labels, MAJORITY, resamples=60, seed=5)
 
     final = measured()
     assert measured() == final
@@ -607,7 +603,7 @@ def test_intervals_are_percentiles_of_resamples(monkeypatch: pytest.MonkeyPatch)
 
     generator = np.random.default_rng(5)
     aurocs, losses = [], []
-    for drawn in generator.integers(25, size=(150, 25)):
+    for drawn in generator.integers(25, size=(60, 25)):
         losses.append(classes_of(2).patient_losses(probabilities[drawn], labels[drawn]).mean())
         if len(set(labels[drawn])) == 2:
             aurocs.append(roc_auc_score(labels[drawn], probabilities[drawn, 1]))
@@ -657,12 +653,12 @@ def test_intervals_hold_for_good_models(num_patients: int, distance: float) -> N
     }
     held = dict.fromkeys(truth, 0)
     labels = np.arange(num_patients) % 2
-    for seed in range(200):
+    for seed in range(100):
         scores = distance * (generator.normal(size=num_patients) + distance * (labels - 0.5))
         found = intervals_of(1 / (1 + np.exp(-scores)), labels, seed)
         for name, value in truth.items():
             held[name] += found[name].low <= value <= found[name].high
-    assert min(held.values()) >= 0.93 * 200, held
+    assert min(held.values()) >= 0.93 * 100, held
 
 
 @pytest.mark.parametrize(("count", "errors"), [(20, 0), (20, 1), (30, 15), (40, 40)])

@@ -266,7 +266,9 @@ def test_shared_patients_count_once(visits: Path, capsys: pytest.CaptureFixture[
     text = study_file.read_text()
     assert says(text, "folds", "5")
     study_file.write_text(
-        text.replace("rounds = 30", "rounds = 1").replace("repeats = 5", "repeats = 1")
+        text.replace("rounds = 30", "rounds = 1")
+        .replace("repeats = 5", "repeats = 1\nreferences = []")
+        .replace("folds = 5", "folds = 2")
     )
     new = ["site", "new", "--study", str(study_file), "--data", str(visits)]
     assert main(new) == 0

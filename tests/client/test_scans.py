@@ -246,14 +246,8 @@ def test_numbers_in_a_table_of_labels_are_read_as_those_of_patients_are(tmp_path
 
 
 VOLUME = image(classes=["cold", "warm"], shape=[1, 3, 6, 8])
-
-
 SHOWN = {"WindowCenter": 128, "WindowWidth": 256, "RescaleIntercept": 0}
-
-
 CORNERS = np.zeros((6, 8), np.uint16)
-
-
 CORNERS[0, 0], CORNERS[0, -1], CORNERS[-1, 0] = 250, 150, 50
 
 
@@ -294,14 +288,8 @@ def test_slices_with_one_window_may_be_rescaled_each_by_itself(tmp_path: Path) -
 
 
 LUT = Dataset()
-
-
 LUT.LUTDescriptor = [256, 0, 16]
-
-
 LUT.LUTData = np.arange(0, 512, 2, dtype=np.uint16).tobytes()
-
-
 LUT.ModalityLUTType = "US"
 
 
@@ -532,8 +520,6 @@ def test_lost_slices(tmp_path: Path, values: list[int], places: list[float], mes
 
 
 AXIAL, CORONAL = [1, 0, 0, 0, 1, 0], [1, 0, 0, 0, 0, -1]
-
-
 UNSAID = {"ImagePositionPatient": None, "ImageOrientationPatient": None}
 
 

@@ -208,7 +208,6 @@ def test_a_site_that_the_study_does_not_name_declines(tmp_path: Path) -> None:
 
 SITE = 'name = "b"\ndata.path = "b.csv"\ncoordinator.address = "127.0.0.1:1"\n'
 
-
 WEAK = """\
 [approval]
 automatic = "within_limits"
@@ -221,7 +220,6 @@ min_cell = 3
 [budget]
 rounds = 1000000
 """
-
 
 KEYS = (
     "approval.automatic",

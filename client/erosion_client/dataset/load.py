@@ -112,7 +112,7 @@ def _load_table(source: TableSource, task: TabularTask, split_column: str | None
         np.arange(len(checked.rows)),
         checked.notes,
         checked.is_test,
-        None if table.row_hashes is None else table.row_hashes[checked.places],
+        table.row_hashes[checked.places],
         checked.patients,
         labels,
         label_word,
@@ -129,8 +129,7 @@ def _labels_of_table(
     if source.patient is not None:
         key = table.columns[source.patient]
         return np.array([*key.texts], dtype=object)[key.codes[kept]], "patient"
-    rows = np.arange(table.num_rows) if table.positions is None else table.positions
-    return (rows[kept] + 1).astype(str).astype(object), "row"
+    return (table.positions[kept] + 1).astype(str).astype(object), "row"
 
 
 def _load_images(source: ImageSource, task: ImageTask, records: Path | None) -> Patients:

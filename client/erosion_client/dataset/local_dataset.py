@@ -277,11 +277,11 @@ class LocalDataset:
         return self.study.task.targets_of_patients(of.targets[rows], of.groups[rows])
 
     @property
-    def fingerprint(self) -> str:
-        """A hash of all patients, in their order."""
+    def fingerprint(self) -> Tensor:
+        """A hash of all patients, in their order: (32,) uint8."""
         content = hashlib.sha256(np.ascontiguousarray(self._patients.rows).tobytes())
         content.update(np.ascontiguousarray(self._patients.targets).tobytes())
-        return content.hexdigest()
+        return torch.tensor(list(content.digest()), dtype=torch.uint8)
 
     def seed(self, purpose: str) -> int:
         """Return a seed that depends on the study, the hospital's part in it, and the purpose."""

@@ -277,20 +277,14 @@ def joined(
         if rule not in ("first", "last"):
             numbers = _numbers(table, name, column, used, marks, values)
         columns[name] = _taken(column, rule, used, patients, len(starts), numbers)
-    hashes = None
-    if table.row_hashes is not None:
-        hashes = np.zeros(len(starts), dtype=np.uint64)
-        np.add.at(hashes, patients, table.row_hashes)
-    numbers_of_lines = (
-        table.first_row + np.arange(table.num_rows) if table.numbers is None else table.numbers
-    )
+    hashes = np.zeros(len(starts), dtype=np.uint64)
+    np.add.at(hashes, patients, table.row_hashes)
     last = table.num_rows - table.footer  # these rows have no patient
     return replace(
         table,
         columns=columns,
-        num_rows=len(starts),
-        numbers=numbers_of_lines[starts],
-        positions=None,
+        numbers=table.numbers[starts],
+        positions=np.arange(len(starts)),
         footer=table.footer if (starts[len(starts) - table.footer :] >= last).all() else 0,
         row_hashes=hashes,
         notes=(

@@ -42,11 +42,6 @@ class SamePatient:
     exact: NDArray[np.int64]  # rows that equal an earlier one
     near: NDArray[np.int64]  # rows that nearly equal another; tied only if they also equal one
 
-    @property
-    def num_patients(self) -> int:
-        """Number of patients, as far as is known."""
-        return int(self.groups.max()) + 1 if len(self.groups) else 0
-
 
 def same_patient(
     rows: NDArray[np.float64] | NDArray[np.uint8],

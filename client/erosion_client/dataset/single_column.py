@@ -141,8 +141,7 @@ def _negative(x: Floats, rows: _Numbers) -> _Found:
 
 def _far(values: Floats, counts: _Numbers) -> _Found:
     """Return values outside the others' distribution, with a gap as wide as half of it."""
-    x, place = np.unique(values[counts > 0], return_inverse=True)
-    rows = np.bincount(place, counts[counts > 0], len(x)).astype(np.int64)
+    x, rows = distinct(values, counts)
     if len(x) and rows.max() > ONE_VALUE * rows.sum():
         x, rows = np.delete(x, rows.argmax()), np.delete(rows, rows.argmax())
     if len(x) < FEWEST_DISTINCT or rows.sum() < FEWEST_ROWS:
@@ -158,6 +157,12 @@ def _far(values: Floats, counts: _Numbers) -> _Found:
         low, high = ends[is_code(float(values[index]))]
         found[index] = not low < values[index] < high
     return found
+
+
+def distinct(values: Floats, rows: _Numbers) -> tuple[Floats, _Numbers]:
+    """Return the distinct values, sorted, and the rows of each, of values (n,) of so many rows."""
+    x, place = np.unique(values[rows > 0], return_inverse=True)
+    return x, np.bincount(place, rows[rows > 0], len(x)).astype(np.int64)
 
 
 def quantiles_of(

@@ -183,20 +183,8 @@ class _TableCheck:
     notes: list[str] = field(default_factory=list)
 
     def header(self) -> None:
-        """Note columns that are missing, or that share one column of the file."""
-        header = self.table.header
-        taken: dict[str, str] = {}
-        for name in self.study:
-            if name in self.source.derive:
-                continue
-            for local in self.source.needed(name):
-                if local in taken:
-                    self.problems.append(
-                        f"columns {taken[local]} and {name} are both read from {local!r}; correct"
-                        " [data.columns]"
-                    )
-                taken[local] = name
-        found = len(self.problems)
+        """Note columns that are missing."""
+        header, found = self.table.header, len(self.problems)
         for name in self.study:
             for local in missing_columns(self.table, [name], self.source):
                 self.problems.append(self._missing_column(name, local))
@@ -295,13 +283,12 @@ class _TableCheck:
                 ' group thousands; write thousands = "." under [data], or decimal = "." if it does'
                 " not"
             )
-        of_rows = values[column.codes]
-        self._typical(name, of_rows)
+        self._typical(name, values[column.codes])
         self._unit(name)
         self._limits(name, column)
         rows = np.bincount(column.codes, minlength=len(texts))
         asked = ~np.isnan(values)
-        mixed = mixed_units(name, of_rows[~np.isnan(of_rows)])
+        mixed = mixed_units(name, values[asked], rows[asked])
         if mixed is not None:
             self.notes.append(f"column {name}: {mixed}; if they are, export the column in one unit")
             if mixed.is_named:

@@ -82,15 +82,18 @@ class TextTable:
     origin: str  # opens a message about the table, e.g. "Data file patients.csv"
     header: tuple[str, ...]  # all columns in the source
     columns: Mapping[str, TextColumn]  # the wanted ones that exist, by local name
-    num_rows: int
     row_word: str  # people's name of a row: the "line" of a CSV, the "row" of a Parquet file
-    first_row: int  # number of the first patient's line or row
+    numbers: NDArray[np.int64]  # (n,) of the lines or rows
+    positions: NDArray[np.int64]  # (n,) of the rows among all in the file, from 0, including those
+    # left out
+    row_hashes: NDArray[np.uint64]  # (n,) of every column of the row
     notes: tuple[str, ...] = ()  # what was noticed while reading it
-    numbers: NDArray[np.int64] | None = None  # (n,) of the lines, where some are left out
-    positions: NDArray[np.int64] | None = None  # (n,) of the rows among all in the file, from 0,
-    # including those left out; None: none is
-    row_hashes: NDArray[np.uint64] | None = None  # (n,) of every column of the row; None: unknown
     footer: int = 0  # last rows that seem to hold totals and not patients
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows."""
+        return len(self.numbers)
 
     def without_last(self, num: int) -> "TextTable":
         """Return the table without its last rows."""
@@ -100,16 +103,14 @@ class TextTable:
         return replace(
             self,
             columns={name: column.take(rows) for name, column in self.columns.items()},
-            num_rows=len(rows),
-            numbers=None if self.numbers is None else self.numbers[rows],
-            positions=None if self.positions is None else self.positions[rows],
-            row_hashes=None if self.row_hashes is None else self.row_hashes[rows],
+            numbers=self.numbers[rows],
+            positions=self.positions[rows],
+            row_hashes=self.row_hashes[rows],
         )
 
     def place(self, index: int) -> str:
         """Return where the patient with this index (from 0) stands in the file."""
-        number = self.first_row + index if self.numbers is None else self.numbers[index]
-        return f"{self.row_word} {number}"
+        return f"{self.row_word} {self.numbers[index]}"
 
 
 def text_columns(
@@ -314,37 +315,36 @@ def whole_table(
     notes: Sequence[str] = (),
     numbers: NDArray[np.int64] | None = None,
     positions: NDArray[np.int64] | None = None,
-    footer_lines: int | None = 0,
+    footer_lines: int | None = None,
 ) -> TextTable:
     """Return the table of `columns`, all that have text, of which it keeps the wanted ones.
 
+    `numbers`: (n,) of the lines, where some are left out, and `positions` of the rows among all.
     `footer_lines`: from the site file; where it has some, rows of totals are not searched for.
     None: the source has no such key.
     """
     kept = {name: columns[name] for name in header if name in columns and name in wanted}
-    places = np.arange(1, num_rows + 1) if numbers is None else numbers
+    numbers = np.arange(1, num_rows + 1) if numbers is None else numbers
     num_totals = 0
     if not footer_lines and (found := _total_rows(columns, kept, num_rows)):
         first, last, named, are_at_end = found
         if are_at_end and footer_lines is not None:
             num_totals = num_rows - first
         remedy = f"write footer_lines = {num_totals} under [data]" if num_totals else "remove it"
-        rows = f"{row_word} {places[first]} seems"
+        rows = f"{row_word} {numbers[first]} seems"
         if first < last:
-            rows = f"{row_word}s {places[first]} to {places[last]} seem"
+            rows = f"{row_word}s {numbers[first]} to {numbers[last]} seem"
         note = f"{rows} to hold totals ({named!r}) and no patient: if so, {remedy}"
         notes = (*notes, note)
     return TextTable(
         origin,
         tuple(header),
         kept,
-        num_rows,
         row_word,
-        1,
-        tuple(notes),
         numbers,
-        positions,
+        np.arange(num_rows) if positions is None else positions,
         hashes_of_table(columns, num_rows),
+        tuple(notes),
         num_totals,
     )
 

@@ -92,7 +92,7 @@ class FoldPredictions:
                     " lost what it keeps (compute.state in the site file)",
                     remedy="Start a new run.",
                 )
-            if not torch.equal(kept[_name(fold, "of")], _fingerprint(dataset)):
+            if not torch.equal(kept[_name(fold, "of")], dataset.fingerprint):
                 raise Refusal(
                     "This site's data have changed since the run began, so the folds' predictions"
                     " are of other patients",
@@ -173,17 +173,12 @@ def _tensors(fold: Fold, dataset: LocalDataset, predictions: Mapping[str, Floats
     arms = {_name(fold, arm): torch.from_numpy(p.copy()) for arm, p in predictions.items()}
     return arms | {
         _name(fold, "patients"): torch.from_numpy(np.unique(dataset.test_patients)),
-        _name(fold, "of"): _fingerprint(dataset),
+        _name(fold, "of"): dataset.fingerprint,
     }
 
 
 def _name(fold: Fold, what: str) -> str:
     return f"{fold.cut}/{fold.number}/{what}"
-
-
-def _fingerprint(dataset: LocalDataset) -> torch.Tensor:
-    digest = hashlib.sha256(dataset.fingerprint.encode()).digest()
-    return torch.tensor(list(digest), dtype=torch.uint8)
 
 
 RUNS, PREDICTIONS, TRAINED_ON = "runs", "predictions.csv", "trained_on.json"

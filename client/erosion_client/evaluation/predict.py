@@ -178,8 +178,7 @@ def apply_model(saved: SavedModel, source: TableSource | ImageSource) -> Applied
     if scaling:
         notes += tuple(notes_of_unlike(saved.task, checked.rows, scaling))
         notes += tuple(notes_of_cut(saved.task, checked.rows, scaling, card.cut))
-    rows = np.arange(table.num_rows) if table.positions is None else table.positions
-    keys: dict[int, str] = {}
+    rows, keys = table.positions, dict[int, str]()
     if source.patient is not None:
         key = table.columns[source.patient]
         keys = {row: key.texts[k] for row, k in zip(rows.tolist(), key.codes.tolist(), strict=True)}

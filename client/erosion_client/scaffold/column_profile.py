@@ -154,7 +154,8 @@ def profile_of(name: str, column: TextColumn, decimal: str = ".") -> Profile:
     is_number = numeric and kind == "number"
     mixed, main = None, {text: parsed[text] for text in said if text not in odd}
     if is_number:
-        mixed = mixed_units(name, _rows(main, said))
+        rows = np.array([said[text] for text in main])
+        mixed = mixed_units(name, np.array([*main.values()]), rows)
         if mixed is not None and mixed.is_named:
             main = {t: v for t, v in main.items() if (v < mixed.cut) == mixed.main_is_below}
         apart = standing_apart(main, said)

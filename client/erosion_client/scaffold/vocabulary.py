@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from erosion_client import scaffold
 from erosion_client.dataset.column_values import UnitChange
-from erosion_client.dataset.single_column import quantiles_of
+from erosion_client.dataset.single_column import distinct, quantiles_of
 
 
 def words_in(file: str) -> dict[str, Any]:
@@ -146,10 +146,15 @@ def change_of_header(column: str, local: str, unit: str) -> UnitChange | None:
     return None
 
 
-def mixed_units(name: str, values: NDArray[np.float64]) -> MixedUnits | None:
-    """Return the two units that a column of rows (n,) seems to be in; None where it is in one."""
-    x, rows = np.unique(values, return_counts=True)
-    if len(values) < FEWEST_MIXED or len(x) < 2:
+def mixed_units(
+    name: str, values: NDArray[np.float64], counts: NDArray[np.int64]
+) -> MixedUnits | None:
+    """Return the two units that a column seems to be in; None where it is in one.
+
+    `values`: (n,), each of so many rows (`counts`, (n,)).
+    """
+    x, rows = distinct(values, counts)
+    if rows.sum() < FEWEST_MIXED or len(x) < 2:
         return None
     named = [quantity for quantity in QUANTITIES if mentions(name, quantity.words)]
     logarithms = np.log(x) if x[0] > 0 else None

@@ -184,7 +184,7 @@ class SqlQuery(TableSource):
                 encoder.add(values)
         check_query(self.describe(), header, num_rows, self.max_rows)
         columns = dict(zip(header, (encoder.column() for encoder in encoders), strict=True))
-        return whole_table(self.describe(), header, columns, wanted, num_rows, footer_lines=None)
+        return whole_table(self.describe(), header, columns, wanted, num_rows)
 
     def _engine(self) -> "Engine":
         try:
@@ -419,7 +419,6 @@ class DuckdbFiles(OnDisk, TableSource):
             wanted,
             table.num_rows,
             notes=() if self.query else tuple(self._not_read()),
-            footer_lines=None,
         )
 
     def _union(self, connection: "DuckDBPyConnection") -> str:

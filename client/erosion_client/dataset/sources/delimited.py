@@ -232,7 +232,7 @@ def table_of_rows(
             row_word=row_word,
             notes=notes,
             numbers=np.arange(named.last + 1, named.last + 1 + num_rows),
-            positions=np.arange(num_rows),
+            footer_lines=0,
         )
     encoders = [ColumnEncoder(name, origin, is_wanted=name in wanted) for name in header]
     gathered = _Gathered(len(header), encoders)

@@ -434,7 +434,6 @@ def _scans_by_table(
     if others:
         named_others = some(str(path.relative_to(root)) for path in others)
         notes.append(f"{len(others)} scans are not in {labels.name}, and not read: {named_others}")
-    assert table.row_hashes is not None
     said = tuple(table.row_hashes.tolist())
     return Scans(root, paths, tuple(places), targets, said, tuple(notes))
 

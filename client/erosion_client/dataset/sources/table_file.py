@@ -288,6 +288,7 @@ def _table(
         row_word="row" if lines is None else "line",
         notes=notes,
         numbers=None if lines is None else np.array(lines),
+        footer_lines=0,
     )
 
 
