@@ -35,10 +35,9 @@ from erosion_common.settings.base import validate
 from tests.support.said import raises, says
 from tests.support.scans import NAME, write_dicom, write_nifti
 from tests.support.small_study import make_study
-from tests.support.tasks import image, tabular
+from tests.support.tasks import image
 
 GREY = image(classes=["cold", "warm"], shape=[1, 6, 8])
-TABLE = tabular(target="ill", classes=[0, 1], features=["age", "dose"])
 
 
 def read_quietly(read: Callable[[], Any]) -> str:

@@ -1,7 +1,6 @@
 """The study file: the files it accepts, and its messages about those it refuses."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -302,11 +301,3 @@ def test_a_fold_is_of_its_study_after_being_copied_too(tmp_path: Path) -> None:
 def test_what_is_no_study_is_refused(text: str) -> None:
     with refused(StudyError, "user" if "name" in text else "JSON"):
         study_from_json(text)
-
-
-# -- Schema ------------------------------------------------------------------------------------
-
-
-def properties(schema: dict[str, Any], name: str) -> dict[str, Any]:
-    found: dict[str, Any] = schema["$defs"][name]["properties"]
-    return found

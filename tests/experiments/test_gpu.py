@@ -16,7 +16,6 @@ from erosion_server.run.result import read_result
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no GPU")
 ROUNDING = 1e-4  # of parameters of the order of 1, after three rounds in float32
 NETWORK = {"name": "mlp", "hidden": [16]}
-SEALED = {"sealed": True, "largest_share": 0.6, "min_summed": 3}
 
 
 def study(**changes: object) -> Study:

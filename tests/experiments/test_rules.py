@@ -14,8 +14,6 @@ from experiments.experiment import Experiment
 from experiments.papers import leaderboard, references, rules, split_studies, tuned_rules
 from experiments.papers.rules import CONFIRMED, EXPLORED, SHARES, SLOW
 
-RULES = ("which-rule", "odd-one-out", "confirmation", "slow-erosion", "local-steps", "one-round")
-
 
 def cell(plan: CellPlan, **figures: Any) -> Cell:
     return Cell(plan, figures, "c0ffee", "command", 1.0)

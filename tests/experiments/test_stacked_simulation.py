@@ -24,7 +24,6 @@ from tests.support.registry_cohorts import model_for
 from tests.support.small_study import TWO_NUMBERS
 from tests.support.stacks import jobs, settings
 
-LOGISTIC = {"name": "logistic"}
 PRIVACY = {"epsilon": 10, "learning_rate": 0.1}
 BALANCED = {**TWO_NUMBERS, "class_weights": "balanced"}
 SETTINGS: dict[str, dict[str, Any]] = {"network_gems": {"public_hospital": "carol"}}

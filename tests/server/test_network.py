@@ -171,7 +171,7 @@ def test_a_site_that_lives_and_does_not_introduce_itself_is_told_of_once_and_may
 
 
 CALLED_B2 = NoAnswer("Refusal", "b2", "it is not among the study's hospitals (a, b)").encode()
-NOT_NOW, STRANGE = NoAnswer("Refusal", "b", "not now").encode(), Error(2, "\x1b[2J: no")
+NOT_NOW = NoAnswer("Refusal", "b", "not now").encode()
 NO_B2 = "the study has no hospital 'b2'; check `name` in the site file"
 
 

@@ -176,8 +176,3 @@ class PrivateStep:
             total = torch.from_numpy(with_noise(total.numpy(), deviation, key))
         gradient = total / self.patients + self.weight_decay * start.cpu().double()
         return (-self.learning_rate * gradient).float().to(start.device)
-
-
-def noise_deviation(step: PrivateStep) -> float:
-    """Return the deviation of each parameter of an update."""
-    return step.learning_rate * step.noise_multiplier * step.clip_norm / step.patients

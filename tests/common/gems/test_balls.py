@@ -358,9 +358,6 @@ def test_the_authors_mask_multiplies_by_the_centre() -> None:
     assert float(without) == 3  # in both as it is
 
 
-points = st.lists(st.tuples(*[st.floats(-5, 5, width=32)] * 2), min_size=1, max_size=5)
-
-
 def test_the_fisher_information_of_an_undecided_model() -> None:
     """Both classes have a chance of .5: a slope is .5 or -.5, whichever class is drawn."""
     undecided = Layer(torch.zeros(2, 2), torch.zeros(2))

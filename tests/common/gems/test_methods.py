@@ -341,13 +341,6 @@ def test_a_tuned_layer_is_measured_by_the_one_that_was_sent_and_by_weights_of_on
     assert screened == (Rejection(said) if said else answer)
 
 
-# -- The words of a round of GEMS ----------------------------------------------------------------
-
-
-def ball(hospital: str, radius: float = 1.0, accuracy: float = 0.9) -> SentBall:
-    return SentBall(hospital, radius, accuracy, 0.8, 20)
-
-
 # -- Rounds of GEMS that go wrong: sites that send nonsense, a coordinator that is killed ----------
 
 HOSPITALS = ["a", "b", "c"]
