@@ -53,48 +53,46 @@ def by_product(command: str) -> str | None:
     return found[1] if found else None
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_file_that_a_page_names_exists(page: Path) -> None:
-    text = page.read_text()
-    # The reference's pages are made with the documentation.
-    links = re.findall(r"\]\((?!reference/)([^)#:]+)(?:#[^)]*)?\)", text)
-    assert [link for link in links if not (page.parent / link).exists()] == []
-    # A path in code, unless it holds a NAME to be filled in or belongs to a site or a run.
-    folders = "docker|deploy|experiments|tests|docs"
-    if page.name not in HANDBOOK:
-        folders = "common|client|server|erosion|experiments|tests|docs"
-    paths = re.findall(rf"`((?:{folders})/[^ `*:]+)", text)
-    assert [p for p in paths if "NAME" not in p and not (ROOT / p).exists()] == []
-    suffix = r"(?:sqlite|key|jsonl|csv|json|pem|crt)"
-    made = re.findall(rf"`(?!experiments/)(?:[\w/]+/)?([a-z_]+\.{suffix})`", text)
-    if page.name in HANDBOOK:
-        assert [file for file in made if file not in SOURCE] == []
+def test_every_file_that_a_page_names_exists() -> None:
+    for document in PAGES:
+        text = document.read_text()
+        # The reference's pages are made with the documentation.
+        links = re.findall(r"\]\((?!reference/)([^)#:]+)(?:#[^)]*)?\)", text)
+        assert [link for link in links if not (document.parent / link).exists()] == [], document
+        # A path in code, unless it holds a NAME to be filled in or belongs to a site or a run.
+        folders = "docker|deploy|experiments|tests|docs"
+        if document.name not in HANDBOOK:
+            folders = "common|client|server|erosion|experiments|tests|docs"
+        paths = re.findall(rf"`((?:{folders})/[^ `*:]+)", text)
+        assert [p for p in paths if "NAME" not in p and not (ROOT / p).exists()] == [], document
+        suffix = r"(?:sqlite|key|jsonl|csv|json|pem|crt)"
+        made = re.findall(rf"`(?!experiments/)(?:[\w/]+/)?([a-z_]+\.{suffix})`", text)
+        if document.name in HANDBOOK:
+            assert [file for file in made if file not in SOURCE] == [], document
 
 
-@pytest.mark.parametrize("command", commands_of(README) + commands_of(HANDBOOK["operations.md"]))
-def test_every_command_is_understood(command: str) -> None:
-    if (words := by_product(command)) is not None:
-        assert callable(parser().parse_args(shlex.split(words)).handler)
-    elif command.startswith("make"):
-        run = ["make", "--dry-run", *shlex.split(command)[1:]]
-        subprocess.run(run, cwd=ROOT, check=True, capture_output=True, timeout=PATIENCE)
-    else:
-        assert shlex.split(command)[0] in SYSTEM
+def test_every_command_is_understood() -> None:
+    for command in commands_of(README) + commands_of(HANDBOOK["operations.md"]):
+        if (words := by_product(command)) is not None:
+            assert callable(parser().parse_args(shlex.split(words)).handler)
+        elif command.startswith("make"):
+            run = ["make", "--dry-run", *shlex.split(command)[1:]]
+            subprocess.run(run, cwd=ROOT, check=True, capture_output=True, timeout=PATIENCE)
+        else:
+            assert shlex.split(command)[0] in SYSTEM, command
 
 
-@pytest.mark.parametrize("command", [code for code in INLINE if by_product(code)])
-def test_every_command_in_a_text_and_its_options_exist(
-    command: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = shlex.split(by_product(command) or "")
-    if words == ["--version"]:
-        return
-    names = [word for word in words[:2] if word.isalpha() and word.islower()]
-    with pytest.raises(SystemExit) as ended:
-        parser().parse_args([*names, "--help"])
-    assert ended.value.code == 0
-    shown = capsys.readouterr().out
-    assert [word for word in words if word.startswith("--") and word not in shown] == []
+def test_every_command_in_a_text_and_its_options_exist(capsys: pytest.CaptureFixture[str]) -> None:
+    known = parser()
+    for words in (shlex.split(by_product(code) or "") for code in INLINE):
+        if words in ([], ["--version"]):
+            continue
+        names = [word for word in words[:2] if word.isalpha() and word.islower()]
+        with pytest.raises(SystemExit) as ended:
+            known.parse_args([*names, "--help"])
+        assert ended.value.code == 0, words
+        shown = capsys.readouterr().out
+        assert [word for word in words if word.startswith("--") and word not in shown] == [], words
 
 
 def settings() -> dict[str, set[str]]:
@@ -208,12 +206,12 @@ THREATS = (DOCS / "threat-model.md").read_text()
 NAMED = sorted(set(re.findall(r"`(tests/[\w/]+(?:\.py)?(?:::\w+)?)`", THREATS)))
 
 
-@pytest.mark.parametrize("named", NAMED)
-def test_a_test_that_the_threat_model_names_exists(named: str) -> None:
-    path, _, function = named.partition("::")
-    assert (ROOT / path).exists(), named
-    if function:
-        assert re.search(rf"^def {function}\(", (ROOT / path).read_text(), re.MULTILINE), named
+def test_a_test_that_the_threat_model_names_exists() -> None:
+    for named in NAMED:
+        path, _, function = named.partition("::")
+        assert (ROOT / path).exists(), named
+        if function:
+            assert re.search(rf"^def {function}\(", (ROOT / path).read_text(), re.MULTILINE), named
 
 
 def test_its_figure_is_the_one_that_the_experiment_drew() -> None:
