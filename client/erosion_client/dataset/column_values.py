@@ -20,7 +20,7 @@ from erosion_common.settings.base import Settings
 from erosion_common.settings.names import canonical
 from erosion_common.support.text import some
 from erosion_common.tasks.features import CategoryFeature, NumberFeature
-from erosion_common.tasks.task import TargetColumn
+from erosion_common.tasks.task import CodedColumn
 
 DecimalMark = Literal[".", ","]
 
@@ -149,31 +149,25 @@ class NumberMarks:
 PLAIN_MARKS = NumberMarks()
 
 
-def feature_parser(
-    feature: NumberFeature | CategoryFeature,
-    marks: NumberMarks = PLAIN_MARKS,
-    unit: UnitChange | None = None,
+Column = NumberFeature | CategoryFeature | CodedColumn  # of a study
+
+
+def column_parser(
+    column: Column, marks: NumberMarks = PLAIN_MARKS, unit: UnitChange | None = None
 ) -> Parse:
-    """Parse text to the number in the study's unit, or to the index of the category."""
-    if isinstance(feature, NumberFeature):
-        return _number_parser(feature, marks, unit)
-    known = {category: float(index) for index, category in enumerate(feature.categories)}
-    return _code_parser(known, f"not among the categories {some(feature.categories, most=20)}")
+    """Parse text to the number in the study's unit, or of the code, or a category's index."""
+    if isinstance(column, NumberFeature):
+        return _number_parser(column, marks, unit)
+    if isinstance(column, CodedColumn):
+        return _code_parser(column.codes, column.wrong)
+    known = {category: float(index) for index, category in enumerate(column.categories)}
+    return _code_parser(known, f"not among the categories {some(column.categories, most=20)}")
 
 
 def toml_key(name: str) -> str:
     """Return a column's name as a key of the site file."""
     bare = name.isascii() and name.replace("_", "").replace("-", "").isalnum()
     return name if bare else json.dumps(name, ensure_ascii=False)
-
-
-def target_parser(
-    column: TargetColumn, marks: NumberMarks = PLAIN_MARKS, unit: UnitChange | None = None
-) -> Parse:
-    """Parse text to the number in the study's unit, or to the number of its code."""
-    if isinstance(column, NumberFeature):
-        return _number_parser(column, marks, unit)
-    return _code_parser(column.codes, column.wrong)
 
 
 def _code_parser(known: Mapping[str, float], wrong: str) -> Parse:
@@ -235,7 +229,7 @@ def _number_parser(feature: NumberFeature, marks: NumberMarks, unit: UnitChange 
 def plain_numbers(
     numbers: NDArray[np.float64], feature: NumberFeature, unit: UnitChange | None = None
 ) -> NDArray[np.float64]:
-    """Return what `feature_parser` makes of plain numbers (n,), in one go; NaN for faulty ones."""
+    """Return what `column_parser` makes of plain numbers (n,), in one go; NaN for faulty ones."""
     values = numbers.copy() if unit is None else numbers * unit.factor + unit.offset
     low, high = feature.range or (-np.inf, np.inf)
     values[~((np.abs(values) <= LARGEST_NUMBER) & (low <= values) & (values <= high))] = np.nan

@@ -13,7 +13,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from erosion_client.dataset.load import KeptPatients
-from erosion_client.dataset.preprocessing import image_inputs, notes_of_cut, stand_ins, table_inputs
+from erosion_client.dataset.preprocessing import (
+    image_inputs,
+    notes_of_cut,
+    placed,
+    stand_ins,
+    table_inputs,
+)
 from erosion_client.dataset.single_column import columns_of
 from erosion_client.dataset.split import CountedPatients, Split, split_patients
 from erosion_client.disclosure.control import DisclosureControl
@@ -400,16 +406,13 @@ class LocalDataset:
         if own is None or not isinstance(task, TabularTask) or self.study.scaling == "none":
             return
         cut_from: dict[str, list[str]] = {}
-        start = 0  # over the feature's encoded columns
-        for feature, values in zip(
-            task.features, self._patients.rows[self.split.training].T, strict=True
-        ):
+        rows = self._patients.rows[self.split.training]
+        for (feature, start), values in zip(placed(task), rows.T, strict=True):
             known = prepared(feature, values[~np.isnan(values)])
             found = own.deviation[start] != NOT_FOUND
             if isinstance(feature, NumberFeature) and not found and len(np.unique(known)) > 1:
                 mean = "the mean" if self.sums and self.sums.count[start] else "0, as the mean,"
                 cut_from.setdefault(mean, []).append(feature.name)
-            start += task.width(feature)
         for mean, names in cut_from.items():
             yield (
                 f"{', '.join(names)}: too few patients have a value, or one that differs, for a"

@@ -1,6 +1,7 @@
 """Encodes and scales checked patients into the tensors that a model takes."""
 
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from math import inf
 
 import numpy as np
@@ -11,7 +12,7 @@ from torch import Tensor
 from erosion_common.errors import DataError
 from erosion_common.protocol.messages import Scaling
 from erosion_common.protocol.scaling import CUT, NOT_FOUND, Cut
-from erosion_common.tasks.features import NumberFeature
+from erosion_common.tasks.features import Feature, NumberFeature
 from erosion_common.tasks.inputs import ImageTask, TabularTask, multiply, takes_mean
 from erosion_common.tasks.preparations import ABSENT, prepared, term_values
 
@@ -94,12 +95,16 @@ def table_inputs(
     return torch.from_numpy(multiply(task, inputs, cut.deviations if scaling else inf))
 
 
+def placed(task: TabularTask) -> Iterator[tuple[Feature, int]]:
+    """Yield each feature with the place of its first encoded column."""
+    return zip(task.features, accumulate(map(task.width, task.features), initial=0), strict=False)
+
+
 def notes_of_cut(
     task: TabularTask, rows: NDArray[np.float64], scaling: Scaling, cut: Cut
 ) -> Iterator[str]:
     """Yield a note of each column with values that `table_inputs` clips, for the hospital."""
-    start = 0  # over the feature's encoded columns
-    for feature, values in zip(task.features, rows.T, strict=True):
+    for (feature, start), values in zip(placed(task), rows.T, strict=True):
         deviation = scaling.deviation[start]
         if isinstance(feature, NumberFeature):
             values, farthest = prepared(feature, values), cut.of(deviation)
@@ -111,7 +116,6 @@ def notes_of_cut(
                     f"{feature.name}: values cut because they lie more than {farthest:g}{unit} from"
                     f" the mean: {num_cut} of {known}. Look for slips, or for another unit"
                 )
-        start += task.width(feature)
 
 
 def notes_of_unlike(
@@ -119,8 +123,7 @@ def notes_of_unlike(
 ) -> Iterator[str]:
     """Yield notes where new patients (n, features) differ from the training patients."""
     far = []
-    start = 0  # over the feature's encoded columns
-    for feature, values in zip(task.features, rows.T, strict=True):
+    for (feature, start), values in zip(placed(task), rows.T, strict=True):
         mean, deviation = scaling.mean[start], scaling.deviation[start]
         known = prepared(feature, values[~np.isnan(values)])
         is_0_or_1 = 0 <= mean <= 1 and bool(np.isin(known, (0, 1)).all())
@@ -140,7 +143,6 @@ def notes_of_unlike(
                 )
             elif num_far := int((apart > np.where(known == 0, ZERO_FAR, FAR)).sum()):
                 far.append(f"{feature.name} {num_far} of {len(known)} ({learned})")
-        start += task.width(feature)
     if far:
         yield (
             f"values more than {FAR:g} deviations from the mean that the model learned from, or 0"

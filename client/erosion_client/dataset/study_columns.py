@@ -1,31 +1,29 @@
 """The study's columns as a hospital's table has them, by what its site file declares."""
 
 import difflib
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from erosion_client.dataset.column_values import (
-    PLAIN_MARKS,
+    Column,
     DecimalMark,
     Fault,
     NumberMarks,
     Parse,
-    feature_parser,
+    column_parser,
     found_decimal,
     numbers_in,
     plain_numbers,
-    target_parser,
     toml_key,
 )
 from erosion_client.dataset.preparation import NOT_A_DATE, YEARS, time_between
 from erosion_client.dataset.sources.data_source import TableSource
 from erosion_client.dataset.text_table import TextColumn, TextTable
 from erosion_common.settings.names import canonical
-from erosion_common.tasks.features import NumberFeature, Range
+from erosion_common.tasks.features import NumberFeature
 from erosion_common.tasks.inputs import TabularTask
 from erosion_common.tasks.task import CodedColumn
 
@@ -36,15 +34,12 @@ SPLIT = CodedColumn("split", {"train": 0.0, "test": 1.0}, "neither train nor tes
 class StudyColumn:
     """One column of the study."""
 
-    name: str
+    of: Column
     text: TextColumn | None  # the name in the data; None where there is none
     plain: Parse  # from a text in the study's own words
     parse: Parse  # from a text in the data
     numbers: NDArray[np.float64]  # (texts,) the same of plain numbers; NaN: parse it
-    is_number: bool
     can_be_absent: bool  # nothing replaces an outcome, nor a split
-    typical: Range | None  # about the middle half of a number's values; None: not given
-    unit: str  # of a number; "" where not given
 
 
 def study_columns(
@@ -57,54 +52,34 @@ def study_columns(
 ) -> dict[str, StudyColumn]:
     """Return the study's columns by name: features first, then the target, then a split's."""
     marks = NumberMarks(decimal_mark(table, task, source), source.thousands or "")
-    texts: dict[str, TextColumn | None] = {}
-    parsers: dict[str, Parse] = {}
-
-    def add(name: str, parser: Callable[[NumberMarks], Parse]) -> None:
-        texts[name] = text = _text(table, source, name)
-        written = replace(marks, limit=source.limits.get(name))
-        parsers[name] = parser(PLAIN_MARKS if name in source.derive else written)
-        if text is not None and text.typed:  # the source's own numbers
-            typed, plain, parse = text.typed, parser(PLAIN_MARKS), parsers[name]
-            parsers[name] = plain
-            if typed is not text.texts:
-                parsers[name] = lambda text: plain(text) if text in typed else parse(text)
-
-    for feature in task.features:
-        unit = source.units.get(feature.name)
-        add(feature.name, partial(feature_parser, feature, unit=unit))
-    for column in task.target_columns if with_target else ():
-        unit = source.units.get(column.name)
-        add(column.name, partial(target_parser, column, unit=unit))
+    columns: list[Column] = [*task.features, *(task.target_columns if with_target else ())]
     if split_column is not None:
-        add(split_column, partial(target_parser, SPLIT))
-    columns = (*task.features, *task.target_columns)
-    numbers = {c.name: c for c in columns if isinstance(c, NumberFeature)}
+        columns.append(replace(SPLIT, name=split_column))
+    found = {}
+    for number, column in enumerate(columns):
+        name, text = column.name, _text(table, source, column.name)
+        unit, is_derived = source.units.get(name), name in source.derive
+        own = plain = column_parser(column, unit=unit)
+        if not is_derived:
+            own = column_parser(column, replace(marks, limit=source.limits.get(name)), unit)
+        numbers = np.full(0 if text is None else len(text.texts), np.nan)
+        if text is not None:
+            own = _for_typed(text, plain, own)
+            is_pointed = marks.decimal == "." and marks.thousands != "."
+            is_plain = is_pointed or text.typed is text.texts or is_derived
+            if isinstance(column, NumberFeature) and is_plain and not source.value_map(name):
+                numbers = plain_numbers(numbers_in(text.texts), column, unit)
+        parse = _mapped(own, source, name)
+        found[name] = StudyColumn(column, text, own, parse, numbers, number < len(task.features))
+    return found
 
-    def numbers_of(name: str) -> NDArray[np.float64]:
-        text, is_pointed = texts[name], marks.decimal == "." and marks.thousands != "."
-        if text is None:
-            return np.zeros(0)
-        is_plain = is_pointed or text.typed is text.texts or name in source.derive
-        if name not in numbers or source.value_map(name) or not is_plain:
-            return np.full(len(text.texts), np.nan)
-        return plain_numbers(numbers_in(text.texts), numbers[name], source.units.get(name))
 
-    features = {feature.name for feature in task.features}
-    return {
-        name: StudyColumn(
-            name,
-            texts[name],
-            parse,
-            _mapped(parse, source, name),
-            numbers_of(name),
-            name in numbers,
-            name in features,
-            numbers[name].typical if name in numbers else None,
-            numbers[name].unit if name in numbers else "",
-        )
-        for name, parse in parsers.items()
-    }
+def _for_typed(text: TextColumn, plain: Parse, written: Parse) -> Parse:
+    """Return the parser of a column in which the source's own numbers need no marks."""
+    typed = text.typed
+    if not typed:
+        return written
+    return plain if typed is text.texts else lambda t: plain(t) if t in typed else written(t)
 
 
 def study_column_names(
@@ -236,7 +211,7 @@ def _read_twice(source: TableSource, columns: dict[str, StudyColumn]) -> Iterato
 def _check_values(name: str, column: StudyColumn, meant: dict[str, str], found: Findings) -> None:
     problems, notes = found
     texts = {canonical(text) for text in column.text.texts} if column.text else set()
-    for value, one, other in () if column.is_number else _merged(meant, texts):
+    for value, one, other in () if isinstance(column.of, NumberFeature) else _merged(meant, texts):
         notes.append(
             f"column {name}: {one!r} and {other!r} are both read as {value!r}, by the map for it;"
             " correct it, if they are two"

@@ -38,7 +38,7 @@ from erosion_client.dataset.text_table import TextColumn, TextTable
 from erosion_client.scaffold.vocabulary import change_of_header, header_unit, mixed_units, unit_text
 from erosion_common.errors import DataError
 from erosion_common.support.text import some
-from erosion_common.tasks.features import CategoryMissing, NumberMissing
+from erosion_common.tasks.features import CategoryMissing, NumberFeature, NumberMissing
 from erosion_common.tasks.inputs import TabularTask
 from erosion_common.tasks.task import Targets
 
@@ -222,8 +222,8 @@ class _TableCheck:
                 values[index] = value
         for fault, texts in faulty.items():
             self.problems.append(self._faulty_values(name, column.text, fault, texts))
-        if column.is_number:
-            self._numbers(name, column.text, values)
+        if isinstance(column.of, NumberFeature):
+            self._numbers(column.of, column.text, values)
         return values[column.text.codes]
 
     def features(
@@ -273,9 +273,9 @@ class _TableCheck:
             )
         return column.codes
 
-    def _numbers(self, name: str, column: TextColumn, values: NDArray[np.float64]) -> None:
+    def _numbers(self, of: NumberFeature, column: TextColumn, values: NDArray[np.float64]) -> None:
         """Note what is read as numbers (texts,) and may mean something else."""
-        texts = column.texts
+        name, texts = of.name, column.texts
         is_found_out = self.source.decimal is None and self.source.thousands is None
         if is_found_out and groups_by_point(column.written):
             self.problems.append(
@@ -283,8 +283,8 @@ class _TableCheck:
                 ' group thousands; write thousands = "." under [data], or decimal = "." if it does'
                 " not"
             )
-        self._typical(name, values[column.codes])
-        self._unit(name)
+        self._typical(of, values[column.codes])
+        self._unit(of)
         self._limits(name, column)
         rows = np.bincount(column.codes, minlength=len(texts))
         asked = ~np.isnan(values)
@@ -302,9 +302,9 @@ class _TableCheck:
                 f' "{apart[0]}" = "" under [data.values.{toml_key(name)}]'
             )
 
-    def _typical(self, name: str, values: NDArray[np.float64]) -> None:
+    def _typical(self, of: NumberFeature, values: NDArray[np.float64]) -> None:
         """Note where most values (n,) lie far from the study's typical ones."""
-        typical, known = self.study[name].typical, values[~np.isnan(values)]
+        name, typical, known = of.name, of.typical, values[~np.isnan(values)]
         if typical is None or len(known) < FEWEST_FOR_TYPICAL:
             return
         low, high = typical
@@ -325,14 +325,14 @@ class _TableCheck:
         if rows:
             self.notes.append(f"column {name}: {rows} values beyond a limit are read as {read}")
 
-    def _unit(self, name: str) -> None:
+    def _unit(self, of: NumberFeature) -> None:
         """Note where a column's header has another unit than the study."""
-        local = self.source.local_name(name)
+        name, local = of.name, self.source.local_name(of.name)
         if name in self.source.units or name in self.source.derive:
             return
-        change = change_of_header(name, local, self.study[name].unit)
+        change = change_of_header(name, local, of.unit)
         if change is not None:
-            wanted = self.study[name].unit or header_unit(name)
+            wanted = of.unit or header_unit(name)
             line = f"{toml_key(name)} = {unit_text(change)}"
             self.notes.append(
                 f"column {name}: the study has it in {wanted}, and the file calls it {local!r}; if"

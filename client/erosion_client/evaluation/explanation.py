@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from erosion_client.dataset.local_dataset import LocalDataset
+from erosion_client.dataset.preprocessing import placed
 from erosion_client.evaluation.performance import drawn_patients, estimate, fitted
 from erosion_common.errors import Refusal
 from erosion_common.formats.model_card import ModelCard
@@ -68,10 +69,8 @@ def encoded_columns(task: TabularTask) -> list[Column]:
 
 
 def _places(task: TabularTask) -> Iterator[tuple[str, slice]]:
-    start = 0
-    for feature in task.features:
+    for feature, start in placed(task):
         yield feature.name, slice(start, start + task.width(feature))
-        start += task.width(feature)
 
 
 def permuted_losses(

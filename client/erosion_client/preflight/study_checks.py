@@ -291,15 +291,15 @@ def column_counts(site: Site, task: TabularTask) -> Iterator[tuple[str, list[int
     """Yield the study's columns in the file, and their patients by KINDS."""
     source = table_source(site.data)
     table = source.read(table_columns_of(task, source))
-    for column in study_columns(table, task, source).values():
+    for name, column in study_columns(table, task, source).items():
         if column.text is None:
             continue
         kinds = [_kind(column.parse(text)) for text in column.text.texts]
         times = np.bincount(column.text.codes, minlength=len(kinds))
         counts = np.bincount(kinds, weights=times, minlength=len(KINDS)).astype(int).tolist()
-        in_file = ", ".join(source.needed(column.name))
-        called = f" ({in_file} in the file)" if in_file != column.name else ""
-        yield column.name + called, counts
+        in_file = ", ".join(source.needed(name))
+        called = f" ({in_file} in the file)" if in_file != name else ""
+        yield name + called, counts
 
 
 def _kind(value: float | Fault) -> int:

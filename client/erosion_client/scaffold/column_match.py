@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from erosion_client.dataset.column_values import Fault, UnitChange, feature_parser, target_parser
+from erosion_client.dataset.column_values import Column, Fault, UnitChange, column_parser
 from erosion_client.dataset.preparation import TimeBetween
 from erosion_client.dataset.single_column import is_code, to_be_asked_about
 from erosion_client.scaffold.column_profile import Profile
@@ -95,10 +95,7 @@ class Match:
 
 def match_columns(task: TabularTask, profiles: Sequence[Profile]) -> list[Match]:
     """Return one proposal per column of the study; each column of the data is proposed once."""
-    wanted: list[NumberFeature | CategoryFeature | CodedColumn] = [
-        *task.features,
-        *task.target_columns,
-    ]
+    wanted: list[Column] = [*task.features, *task.target_columns]
     # Columns of one name belong together, and thousands need not be compared with each other.
     called = {profile.name: profile for profile in profiles}
     pairs = [(column, called[column.name]) for column in wanted if column.name in called]
@@ -119,7 +116,7 @@ def match_columns(task: TabularTask, profiles: Sequence[Profile]) -> list[Match]
     return [chosen.get(column.name) or _from_dates(column, profiles) for column in wanted]
 
 
-def _match(column: NumberFeature | CategoryFeature | CodedColumn, profile: Profile) -> Match:
+def _match(column: Column, profile: Profile) -> Match:
     names = max(_alike(column.name, profile.name), _by_its_values(column, profile.name))
     spelt = ValueMap()
     unknown: tuple[str, ...] = ()
@@ -169,7 +166,7 @@ def _alike(one: str, other: str) -> float:
     return difflib.SequenceMatcher(None, first, second).ratio()
 
 
-def _by_its_values(column: NumberFeature | CategoryFeature | CodedColumn, name: str) -> float:
+def _by_its_values(column: Column, name: str) -> float:
     """Return the similarity of a yes-no column with the name of a value, such as "death"."""
     if isinstance(column, NumberFeature):
         return 0.0
@@ -182,7 +179,7 @@ def _number_fit(column: NumberFeature, profile: Profile) -> tuple[float, UnitCha
     """Return how well the values fit, at best, from 0 to 1, and the change of unit for it."""
     if profile.kind != "number":
         texts = list(profile.counts)
-        numbers = [feature_parser(column)(text) for text in texts]
+        numbers = [column_parser(column)(text) for text in texts]
         good = [not isinstance(n, Fault) and not math.isnan(n) for n in numbers]
         return (1.0 if texts and all(good) else 0.0), None
     given = header_unit(profile.name)
@@ -213,9 +210,7 @@ def _agreement(column: NumberFeature, profile: Profile, unit: UnitChange) -> flo
     return inside / (1.0 + distance / (high - low))
 
 
-def _sentinels(
-    column: NumberFeature | CategoryFeature | CodedColumn, profile: Profile, unit: UnitChange
-) -> list[str]:
+def _sentinels(column: Column, profile: Profile, unit: UnitChange) -> list[str]:
     """Return numbers that may mean "not known": 0 far from the others, 999 out of the range."""
     if not isinstance(column, NumberFeature) or profile.kind != "number":
         return []
@@ -230,9 +225,7 @@ def _sentinels(
     return odd
 
 
-def _from_dates(
-    column: NumberFeature | CategoryFeature | CodedColumn, profiles: Sequence[Profile]
-) -> Match:
+def _from_dates(column: Column, profiles: Sequence[Profile]) -> Match:
     """Propose two dates from which an age or a length of stay may be derived."""
     nothing = Match(column.name, None)
     if not isinstance(column, NumberFeature):
@@ -258,7 +251,7 @@ def _code_fit(
 ) -> tuple[float, ValueMap, tuple[str, ...]]:
     """Return the share of rows understood, the spellings that need a map, and the unknown."""
     known = column.categories if isinstance(column, CategoryFeature) else tuple(column.codes)
-    parse = feature_parser(column) if isinstance(column, CategoryFeature) else target_parser(column)
+    parse = column_parser(column)
     if len(set(one_spelling(profile.counts).values())) > 3 * len(known) + 3:
         return 0.0, ValueMap(), ()
     understood = {text for text in profile.counts if not isinstance(parse(text), Fault)}

@@ -3,11 +3,13 @@
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from importlib.resources import files
 from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
 
+from erosion_client import scaffold
 from erosion_client.dataset.column_values import toml_key
 from erosion_client.dataset.single_column import is_code, to_be_asked_about
 from erosion_client.scaffold.column_profile import Profile
@@ -38,47 +40,6 @@ FEWEST_FOR_TYPICAL = 20  # values
 # See docs/evaluation.md.
 CROSS_FITTED = range(60, 401)
 SHOWN = 8  # columns of a remark
-_HEAD = """\
-# {name}: predict {target}. A first draft, made from {file}; go through it before you hand it on.
-# It goes to every hospital of the study. It holds names of columns, ranges rounded outwards and
-# categories, and no patient's values. `erosion schema study` lists every key.
-
-name = "{name}"  # of the study; limits of the sites and the run's folder use it
-user = "{user}"  # the hospital that the model is made for; "all": one for each of them
-hospitals = [{hospitals}]  # as each site file's `name` has it
-rounds = 30  # of every arm; in each, every hospital trains and sends an update
-seed = 0  # the same seed gives the same simulation, not the same deployment
-
-scaling = "federated"  # columns, by means and deviations over all hospitals' training patients
-
-[model]  # the same at every hospital
-name = "logistic"{model}
-
-[training]  # of each hospital, in every round
-epochs = 1  # passes over its patients
-batch_size = 16  # patients of a step
-learning_rate = 0.1  # size of a step
-
-# What is compared. Every arm runs for all rounds, with the same hospitals.
-[arms.weight_erosion]  # erodes the weight of hospitals that are unlike the user
-preset = "recommended"  # slowly, by numbers of patients, with an output bias per hospital
-[arms.fedavg]          # averages everyone by number of patients
-[arms.local]           # the user alone
-
-[evaluation]  # on the user's patients, by models that were not trained on them
-{tested}
-# The verdict compares weight_erosion with the best of local training, a ridge regression and
-# boosted trees of the user's training patients alone, chosen inside these.
-
-[federation]
-start = "all"  # waits for every hospital; "quorum" begins without those that are late
-quorum = {quorum}  # hospitals that a round needs, the user among them
-
-[task]
-kind = "tabular"  # a row of a table for each patient
-{outcome}
-missing = "impute"  # a number: the mean; a category: a separate input. "refuse" or "drop"
-"""
 
 
 def study_draft(
@@ -146,7 +107,8 @@ def study_draft(
         raise DataError(
             f"{file} has no column that a model could read, but for the target.{reasons}"
         )
-    text = _HEAD.format(
+    head = files(scaffold).joinpath("study_file.template").read_text(encoding="utf-8")
+    text = head.format(
         name=name,
         target=target,
         file=file.name,

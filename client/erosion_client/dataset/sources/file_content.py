@@ -3,6 +3,7 @@
 import codecs
 import gzip
 import re
+import tomllib
 import unicodedata
 import zipfile
 import zlib
@@ -17,45 +18,15 @@ from erosion_common.errors import DataError
 
 MAX_FILE_BYTES = 4 * 2**30  # a file beyond this is a mistake, not a hospital
 CHUNK = 1 << 20  # bytes
-PACKED = (".gz", ".zip")
 CUT_OFF = "was cut off. Export it again."
 ASK = "set encoding under [data] (--encoding where a draft is made)"
 MOST_WORDS = 100_000  # not in ASCII, for distinguishing encodings
 SHOWN = 6  # encodings in a message
 
-# The non-ASCII letters of a language, by the encodings that have them.
-WESTERN = (
-    "äöüß äöåé åæøéö áéíñóúü áâãàçéêíóôõúü àâæçéèêëîïôœùûüÿ àèéìíîòóùú àéëïöü áðéíóúýþæö àçèéíïòóúü"
-)
-EASTERN = "ąćęłńóśźż áčďéěíňóřšťúůýž áäčďéíĺľňóôŕšťúýž áéíóöőúüű ăâîşţșț čćđšž äöüß"
-TURKISH = "âçğıiöşüî"
-LATIN = {
-    "cp1252": WESTERN,
-    "iso8859-15": WESTERN,
-    "cp1250": EASTERN,
-    "iso8859-2": EASTERN,
-    "cp1254": TURKISH,
-    "cp1257": "āčēģīķļņšūž ąčęėįšųūž äõöüšž",
-    "mac-roman": WESTERN,
-    "cp850": WESTERN,
-}
-OTHER = {
-    "cp1251": "CYRILLIC",
-    "koi8-r": "CYRILLIC",
-    "cp1253": "GREEK",
-    "cp1255": "HEBREW",
-    "cp1256": "ARABIC",
-}
-# Each with the narrower set of characters in normal use.
-EAST_ASIAN = {
-    "cp932": "shift_jis",
-    "euc_jp": "euc_jp",
-    "gb18030": "gb2312",
-    "big5": "big5",
-    "cp949": "euc_kr",
-}
-BEFORE, AFTER = "«“„‘‚¿¡–—−±≥≤×°µμ~", "»”“’‘°²³%‰®™º…–—€£´µμ"
-ALONE = "°µμ–—−±×€£§•·…²³½¼≥≤←→′″ñàéèêóíúáöåüäøæœ"
+_TABLES = tomllib.loads(Path(__file__).with_name("encodings.toml").read_text(encoding="utf-8"))
+LATIN = {encoding: _TABLES["letters"][letters] for encoding, letters in _TABLES["latin"].items()}
+OTHER, EAST_ASIAN = _TABLES["other"], _TABLES["east_asian"]
+BEFORE, AFTER, ALONE = (_TABLES["marks"][where] for where in ("before", "after", "alone"))
 
 
 @dataclass(frozen=True, slots=True)

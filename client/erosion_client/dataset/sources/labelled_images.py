@@ -18,9 +18,9 @@ from erosion_client.dataset.column_values import (
     PLAIN_MARKS,
     Fault,
     NumberMarks,
+    column_parser,
     found_decimal,
     groups_by_point,
-    target_parser,
     toml_key,
 )
 from erosion_client.dataset.single_column import to_be_asked_about
@@ -227,7 +227,7 @@ def _parsed(
     texts: Sequence[str], source: DataSource, column: TargetColumn, marks: NumberMarks = PLAIN_MARKS
 ) -> Mapping[str, float | str]:
     """Return each text's number, or what is wrong with it."""
-    parse = target_parser(column, marks)
+    parse = column_parser(column, marks)
     meant = source.values.get(column.name, {})
     found: dict[str, float | str] = {}
     for text in texts:
