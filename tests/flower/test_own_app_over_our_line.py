@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import logging
 import os
 import re
 import subprocess
@@ -107,25 +108,31 @@ def last(name: str, said: str) -> float:
 
 
 @pytest.mark.parametrize("app", ["pytorch_app", "sklearn_app"])
-def test_quickstarts_run_over_our_line_with_their_fedavg_and_with_weight_erosion(
-    tmp_path: Path, app: str
+def test_quickstarts_run_over_our_line_with_weight_erosion(
+    tmp_path: Path,
+    app: str,
+    own_app: None,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    averaged, sent = over_our_line(
-        tmp_path / "fedavg", f"own_app.{app}:server_app", f"own_app.{app}:client_app", 3
-    )
-    # FedAvg samples as many as were there before it waited for all.
-    assert {line["kind"] for line in sent} == {"train", "evaluate", "query.notice"}
-    assert 0.5 < last("eval_acc", averaged) < 0.8  # west, whose targets are swapped, included
-    eroded, _ = over_our_line(
-        tmp_path / "erosion",
+    eroded, sent = over_our_line(
+        tmp_path,
         "own_app.erosion_app:server_app",
         f"own_app.{app}:client_app",
         3,
         OTHER_APP=app,
     )
+    assert {line["kind"] for line in sent} == {"train", "evaluate", "query.notice"}
     assert last("weight-west", eroded) < last("weight-south", eroded) < 1.0
-    assert last("eval_acc", eroded) > last("eval_acc", averaged)  # of north's patients, of all
-    assert "Traceback" not in averaged + eroded
+    assert "Traceback" not in eroded
+    monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)  # our programs end that
+    caplog.set_level(logging.INFO, logger="flwr")
+    module = importlib.import_module(f"own_app.{app}")
+    grid = InProcessGrid({n: node_of(module.client_app, n) for n in range(3)})
+    module.server_app(grid, Context(1, 1, {}, RecordDict(), {"rounds": 3}))  # its own FedAvg
+    averaged = last("eval_acc", caplog.text)
+    assert 0.5 < averaged < 0.8  # west, whose targets are swapped, included
+    assert last("eval_acc", eroded) > averaged  # of north's patients, of all
 
 
 def test_a_query_of_pandas_runs_over_our_line(tmp_path: Path) -> None:
