@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,13 @@ from flwr.app import ArrayRecord, Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 
-from erosion_client.connection.serve import InstalledApp
+from erosion_client.connection.agent import Until
+from erosion_client.connection.serve import InstalledApp, serve_app
 from erosion_client.site_file import AppSite, load_app_site, load_site
 from erosion_common.errors import SiteError, StudyError
 from erosion_common.support.network import LOOPBACK, free_ports
 from erosion_common.support.software import load_app
-from erosion_server.coordination.run_app import run_config_of
+from erosion_server.coordination.run_app import run_app, run_config_of
 from experiments.benchmarks.harness import Processes
 from tests.support.enrolled import make_federation, unpack_kit
 from tests.support.flower_grid import InProcessGrid, Node
@@ -29,6 +31,7 @@ from tests.support.patience import PATIENCE
 
 APP = Path(__file__).with_name("app")
 ROUNDS = 3
+SITES = ("north", "south", "west")
 
 
 @pytest.fixture
@@ -50,8 +53,7 @@ def over_our_line(
     folder: Path, app: str, client_app: str, rounds: int, **env: str
 ) -> tuple[str, list[dict[str, Any]]]:
     """Run the apps at a coordinator and three sites; return its output and north's log."""
-    names = ("north", "south", "west")
-    federation = make_federation(folder / "federation", *names)
+    federation = make_federation(folder / "federation", *SITES)
     (port,) = free_ports(1)
     env["PYTHONPATH"] = os.pathsep.join([str(APP), str(Path(__file__).parents[2])])
     with Processes(deadline_seconds=PATIENCE) as processes:
@@ -63,15 +65,38 @@ def over_our_line(
             env=env,
         )
         sites = []
-        for number, name in enumerate(names):
+        for number, name in enumerate(SITES):
             kit = unpack_kit(federation, name, folder)
             site_file = write_app_site(kit, name, f"{LOOPBACK}:{port}", number)
             command = ("client", site_file, "--app", client_app, "--until-study-ends")
             sites.append(processes.start_module(name, "erosion", *command, env=env))
         processes.wait_for_exit([server, *sites])
         said = server.stdout.read_text() + server.stderr.read_text()
+    return said, sent_by_north(folder)
+
+
+def in_one_process(folder: Path, name: str, rounds: int) -> list[dict[str, Any]]:
+    """The same with sites in threads; returns north's log."""
+    federation = make_federation(folder / "federation", *SITES)
+    address = f"{LOOPBACK}:{free_ports(1)[0]}"
+    client = load_app(f"own_app.{name}:client_app", ClientApp, SiteError)
+    server = load_app(f"own_app.{name}:server_app", ServerApp, StudyError)
+    threads = []
+    for number, site in enumerate(SITES):
+        file = write_app_site(unpack_kit(federation, site, folder), site, address, number)
+        given = (load_app_site(file), client, Until(study_ends=True))
+        threads.append(threading.Thread(target=serve_app, args=given, daemon=True))
+        threads[-1].start()
+    run_app(server, {"rounds": rounds}, address, federation)
+    for thread in threads:
+        thread.join(PATIENCE)
+        assert not thread.is_alive()
+    return sent_by_north(folder)
+
+
+def sent_by_north(folder: Path) -> list[dict[str, Any]]:
     sent = (folder / "north" / "records" / "north" / "sent.jsonl").read_text(encoding="utf-8")
-    return said, [json.loads(line) for line in sent.splitlines()]
+    return [json.loads(line) for line in sent.splitlines()]
 
 
 def test_stock_fedavg_over_our_line_gives_what_it_gives_anywhere(
@@ -94,12 +119,21 @@ def test_stock_fedavg_over_our_line_gives_what_it_gives_anywhere(
     assert "arrays/0.weight" in sent[0]["arrays"]
 
 
-def test_an_app_with_server_fn_runs_over_our_line_and_its_log_is_its_output(tmp_path: Path) -> None:
-    apps = ("own_app.quickstart:server_app", "own_app.quickstart:client_app")
-    said, _ = over_our_line(tmp_path, *apps, 2)
+@pytest.fixture
+def flowers_log(
+    own_app: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> pytest.LogCaptureFixture:
+    monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)  # our programs end that
+    caplog.set_level(logging.INFO, logger="flwr")
+    return caplog
+
+
+def test_an_app_with_server_fn_runs_over_our_line_and_its_log_is_its_output(
+    tmp_path: Path, flowers_log: pytest.LogCaptureFixture
+) -> None:
+    in_one_process(tmp_path, "quickstart", 2)
     # Sites move the model by 0, 1 and 2, so that every round moves the mean by 1.
-    assert "{'moved': [(1, 1.0), (2, 2.0)]}" in said
-    assert "Traceback" not in said
+    assert "{'moved': [(1, 1.0), (2, 2.0)]}" in flowers_log.text
 
 
 def last(name: str, said: str) -> float:
@@ -111,9 +145,7 @@ def last(name: str, said: str) -> float:
 def test_quickstarts_run_over_our_line_with_weight_erosion(
     tmp_path: Path,
     app: str,
-    own_app: None,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    flowers_log: pytest.LogCaptureFixture,
 ) -> None:
     eroded, sent = over_our_line(
         tmp_path,
@@ -125,28 +157,30 @@ def test_quickstarts_run_over_our_line_with_weight_erosion(
     assert {line["kind"] for line in sent} == {"train", "evaluate", "query.notice"}
     assert last("weight-west", eroded) < last("weight-south", eroded) < 1.0
     assert "Traceback" not in eroded
-    monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)  # our programs end that
-    caplog.set_level(logging.INFO, logger="flwr")
     module = importlib.import_module(f"own_app.{app}")
     grid = InProcessGrid({n: node_of(module.client_app, n) for n in range(3)})
     module.server_app(grid, Context(1, 1, {}, RecordDict(), {"rounds": 3}))  # its own FedAvg
-    averaged = last("eval_acc", caplog.text)
+    averaged = last("eval_acc", flowers_log.text)
     assert 0.5 < averaged < 0.8  # west, whose targets are swapped, included
     assert last("eval_acc", eroded) > averaged  # of north's patients, of all
 
 
-def test_a_query_of_pandas_runs_over_our_line(tmp_path: Path) -> None:
-    apps = ("own_app.pandas_app:server_app", "own_app.pandas_app:client_app")
-    said, sent = over_our_line(tmp_path, *apps, 2)
-    assert re.findall(r"round \d: .*", said) == ["round 1: 270 270", "round 2: 270 270"]
+def test_a_query_of_pandas_runs_over_our_line(
+    tmp_path: Path, own_app: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sent = in_one_process(tmp_path, "pandas_app", 2)
+    printed = re.findall(r"round \d: .*", capsys.readouterr().out)
+    assert printed == ["round 1: 270 270", "round 2: 270 270"]
     assert [line["kind"] for line in sent][:2] == ["query", "query"]
 
 
-def test_secure_aggregation_as_a_mod_runs_over_our_line(tmp_path: Path) -> None:
-    apps = ("own_app.secagg_app:server_app", "own_app.secagg_app:client_app")
-    said, _ = over_our_line(tmp_path, *apps, 2)
-    moved = [float(n) for n in re.findall(r"\(\d, ([0-9.]+)\)", said.partition("moved")[2])]
-    assert moved[:2] == pytest.approx([1.0, 2.0], abs=0.01)  # the mean of 0, 1 and 2 a round
+def test_secure_aggregation_as_a_mod_runs_over_our_line(
+    tmp_path: Path, flowers_log: pytest.LogCaptureFixture
+) -> None:
+    in_one_process(tmp_path, "secagg_app", 2)
+    moved = flowers_log.text.partition("moved")[2]
+    found = [float(n) for n in re.findall(r"\(\d, ([0-9.]+)\)", moved)]
+    assert found[:2] == pytest.approx([1.0, 2.0], abs=0.01)  # the mean of 0, 1 and 2 a round
 
 
 def write_app_site(folder: Path, name: str, address: str, number: int) -> Path:
