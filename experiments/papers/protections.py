@@ -122,7 +122,7 @@ def _seconds(site: Site, study: Study, records: Path | None) -> float:
     context = Context(0, 0, {}, RecordDict(), {})
     with AuditLog(records / "records") as log:
         for asked in requests:
-            message = Message(wire.encode_train(asked), 1, wire.TRAIN)
+            message = Message(wire.Encoder().encode(asked), 1, wire.TRAIN)
             started = perf_counter()
             log.record(message, app(message, context))
             took.append(perf_counter() - started)

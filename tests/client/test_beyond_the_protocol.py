@@ -46,7 +46,7 @@ class Peer(Served):
 
         `kind`: of the message, in place of what fits the request; `header`: what it says instead.
         """
-        content = wire.encode_train(request)
+        content = wire.Encoder().encode(request)
         said: Mapping[str, Any] = json.loads(wire.header_text(content))
         content["header"] = ConfigRecord({"json": json.dumps({**said, **header})})
         kind = kind or wire.train_type(request.step)

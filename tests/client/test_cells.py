@@ -22,7 +22,6 @@ from erosion_client.disclosure.control import (
     sums_of,
 )
 from erosion_client.disclosure.summary import column_summaries
-from erosion_client.site_file import Site
 from erosion_client.training.hospital import Hospital
 from erosion_common.errors import Refusal, SiteError
 from erosion_common.protocol.messages import ColumnSummary, Summary, count_range, relative_step
@@ -31,22 +30,10 @@ from erosion_common.tasks.inputs import TabularTask
 from erosion_server.output.description import Descriptions
 from tests.support.said import raises
 from tests.support.small_study import make_site, make_study, twenty_patients
+from tests.support.small_study import site_with_cell as site
 
 CELL = 10
 SECRET = b"a site's own"
-
-
-def site(folder: Path | None = None, **keys: object) -> Site:
-    compute = {} if folder is None else {"state": str(folder)}
-    values = {
-        "name": "a",
-        "data": {"path": "a.csv"},
-        "coordinator": {"address": "127.0.0.1:1"},
-        "limits": {"min_cell": CELL},
-        "compute": compute,
-        **keys,
-    }
-    return Site.model_validate(values)
 
 
 def normal(num: int, seed: int = 0) -> NDArray[np.float64]:
@@ -72,7 +59,7 @@ def test_rounding_by_hand() -> None:
     assert rounded_deviation(0.0, 20, 10, 0.5) == 0
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(st.integers(10, 500))
 def test_a_rounded_count_is_right_on_average(count: int) -> None:
     many = [rounded_count(count, CELL, (i + 0.5) / 1000) for i in range(1000)]
@@ -104,7 +91,7 @@ def test_nothing_is_told_of_fewer_than_a_cell() -> None:
     assert (found.mean, found.deviation, {*found.quantiles}) == (0, 0, {0})
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(st.floats(0, 1e12), st.integers(0, 99))
 def test_nobodys_extreme_moves_a_figure(value: float, whose: int) -> None:
     """The largest value may be anything: beyond the fence all are the same."""
@@ -115,7 +102,7 @@ def test_nobodys_extreme_moves_a_figure(value: float, whose: int) -> None:
     assert column_figures(values, CELL, SECRET, "x") == at_the_fence
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_two_answers_are_the_same_or_of_sets_that_differ_in_a_cell(data: st.DataObject) -> None:
     """Patients come, go and are corrected between any two questions, in any order of questions.
@@ -204,7 +191,7 @@ def test_a_book_and_a_secret_that_do_not_belong_together_are_refused(tmp_path: P
 @pytest.mark.parametrize("more", [0, 5])
 def test_columns_of_few_patients_keep_figures_of_their_own(cell: int, more: int) -> None:
     """Whole numbers, too, of which another column has a few by chance."""
-    cells = DisclosureControl(site(limits={"min_cell": cell}), SECRET)
+    cells = DisclosureControl(site(cell=cell), SECRET)
     num = cell + more
     for seed, (name, mean) in enumerate({"age": 64, "sodium": 140, "troponin": 5000}.items()):
         values = np.random.default_rng(seed).normal(mean, 10, num).round()
@@ -216,7 +203,7 @@ def test_columns_of_few_patients_keep_figures_of_their_own(cell: int, more: int)
 
 @pytest.mark.parametrize("cell", [10, 50, 100])
 def test_test_parts_that_share_nobody_are_both_measured(cell: int) -> None:
-    cells = DisclosureControl(site(limits={"min_cell": cell}), SECRET)
+    cells = DisclosureControl(site(cell=cell), SECRET)
     targets, each = np.arange(cell) % 2, np.arange(cell)
     whole = np.arange(5 * cell, dtype=np.uint64) * np.uint64(7919)
     for part in range(5):
@@ -378,17 +365,6 @@ def test_a_book_with_damaged_figures_tells_nothing(tmp_path: Path, change: str) 
 CATEGORIES = ("f", "m")
 
 
-def site_of(cell: int) -> Site:
-    return Site.model_validate(
-        {
-            "name": "a",
-            "data": {"path": "a.csv"},
-            "coordinator": {"address": "127.0.0.1:9092"},
-            "limits": {"min_cell": cell},
-        }
-    )
-
-
 @st.composite
 def tables(draw: st.DrawFn) -> dict[str, Any]:
     """Rows of patients, of whom some have several, with gaps."""
@@ -413,13 +389,13 @@ def within(value: float, low: float, high: float) -> bool:
     return low - 1e-9 * abs(value) <= value <= high + 1e-9 * abs(value)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(tables())
 def test_each_range_holds_the_truth(table: dict[str, Any]) -> None:
     task = make_study().task
     assert isinstance(task, TabularTask)
     cell, groups, rows = table["cell"], table["groups"], table["rows"]
-    cells = DisclosureControl(site_of(cell), table["secret"])
+    cells = DisclosureControl(site(cell=cell), table["secret"])
     age, sex, ill = column_summaries(cells, task, rows, table["targets"], groups)
     num_samples, _, num_patients = cells.numbers(rows, groups)
     patients = [rows[groups == patient] for patient in np.unique(groups)]
@@ -480,7 +456,7 @@ def test_a_patient_with_many_rows_is_one_in_every_count(tmp_path: Path) -> None:
     study, groups = make_study(), np.repeat(np.arange(22), 2)
     assert isinstance(study.task, TabularTask)
     rows = np.column_stack([40.0 + groups, (groups % 2).astype(float)])
-    cells = DisclosureControl(site_of(3), b"secret")
+    cells = DisclosureControl(site(cell=3), b"secret")
     columns = tuple(column_summaries(cells, study.task, rows, groups % 2, groups))
     num_samples, _, num_patients = cells.numbers(rows, groups)
     told = Summary(min_cell=3, num_samples=num_samples, num_patients=num_patients, columns=columns)

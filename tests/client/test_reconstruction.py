@@ -4,6 +4,7 @@ For logistic regression the gradient of one patient x is (p - y) x for the weigh
 the bias (Zhu et al. 2019, "Deep leakage from gradients", section 2), so their quotient is x.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,10 @@ from erosion_client.training.hospital import Hospital
 from erosion_common.errors import Refusal
 from erosion_common.protocol.messages import TrainRequest
 from erosion_common.study.study import Study
+from experiments.reconstruction import fitted, num_found, solved
+from tests.support.federation import small_study
+from tests.support.rogue import NUM_PATIENTS, write_patients
+from tests.support.rogue import patients as victims
 from tests.support.said import raises
 from tests.support.small_study import TWO_NUMBERS, make_site, make_study, twenty_patients
 
@@ -102,3 +107,48 @@ def test_a_class_of_one_patient_beside_a_class_of_nobody_gives_that_patients_rec
     assert found == pytest.approx(draws[17], abs=0.05)
     with raises(Refusal, "limits.min_class = 10"):
         first_update_of(tmp_path, ["age,dose,ill", *lines], study, min_class=10)
+
+
+BY_CHANCE = 3  # of 60 patients
+
+
+def found_in(
+    folder: Path, study: Study, attack: Callable[[list[Tensor], list[Tensor]], Any], *, follow: bool
+) -> list[int]:
+    """The records that an attack finds where the order of patients is public, and where not.
+
+    It sees the parameters and update of every round; `follow`: from where the last update led, else
+    from zero.
+    """
+    write_patients(folder / "bob.csv", victims())
+    site, found = make_site(folder, name="bob", file="bob.csv"), []
+    for secret in (b"", b"s" * 32):
+        hospital, parameters, starts, deltas = Hospital(site, secret), torch.zeros(6), [], []
+        for number in range(1, study.rounds + 1):
+            request = TrainRequest(study, "fedavg", number, parameters, None)
+            starts.append(parameters)
+            deltas.append(hospital.train(request).delta)
+            parameters = parameters + deltas[-1] if follow else parameters
+        found.append(num_found(attack(starts, deltas), victims()))
+    return found
+
+
+def test_chosen_parameters_are_no_system_of_equations_in_the_records(tmp_path: Path) -> None:
+    """Zero parameters, a tiny rate, 90 requests: 60 of 60 patients where the order is public."""
+    training = {"steps": 3, "batch_size": 16, "learning_rate": 1e-4}
+    study = small_study(arms={"fedavg": {}}, scaling="none", rounds=90, training=training)
+    public, secret = found_in(
+        tmp_path, study, lambda _, deltas: solved(study, "bob", deltas, NUM_PATIENTS), follow=False
+    )
+    assert public == NUM_PATIENTS
+    assert secret <= BY_CHANCE
+
+
+def test_an_ordinary_study_of_200_rounds_gives_no_record(tmp_path: Path) -> None:
+    training = {"steps": 3, "batch_size": 8, "learning_rate": 0.1}
+    study = small_study(arms={"fedavg": {}}, scaling="none", rounds=200, training=training)
+    public, secret = found_in(
+        tmp_path, study, lambda *seen: fitted(study, "bob", *seen, NUM_PATIENTS), follow=True
+    )
+    assert public > 10
+    assert secret <= BY_CHANCE

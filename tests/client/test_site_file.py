@@ -70,19 +70,12 @@ def test_paths_in_a_site_file_are_relative_to_it(tmp_path: Path) -> None:
     ("old", "new", "message"),
     [
         ("min_patients = 30", "min_patient = 30", "limits.min_patient is not a known key; did you"),
-        ("min_patients = 30", "min_patients = 0", "limits.min_patients = 0; it must be 1 or more"),
         ('name = "st-anna"', 'name = "St Anna"', "name = 'St Anna'; use up to 48 small letters"),
         (
             "path = ",
             'source = "tabel"\npath = ',
             "data.source = 'tabel'; it must be one of 'table',",
         ),
-        (
-            "path = ",
-            "pth = ",
-            "data.path is missing; add it\n  data.pth is not a known key; did you",
-        ),
-        ("separator = ", "seperator = ", "data.seperator is not a known key; did you mean separat"),
         (":9092", "", "coordinator.address = 'coordinator.example.org'; write it as"),
         (":9092", ":99999", "the port must be from 1 to 65535"),
         ('separator = ";"', 'separator = "::"', "data.separator = '::'; give one character"),
@@ -95,7 +88,6 @@ def test_paths_in_a_site_file_are_relative_to_it(tmp_path: Path) -> None:
             "limits.min_summed = 1000000000; it must",
         ),
         ("[limits]", '[compute]\ndevice = "cuda:999"\n[limits]', "compute.device = 'cuda:999'; it"),
-        ("[limits]", '[compute]\ndevice = "gpu"\n[limits]', "compute.device = 'gpu'; it must be"),
         (":9092", "..org:9092", "63 characters"),
         ("[limits]", 'proxy = "a..org:1"\n[limits]', "63 characters"),
         ("separator = ", 'encoding = "rot13"\nseparator = ', "data.encoding = "),

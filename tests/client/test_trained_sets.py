@@ -13,7 +13,6 @@ from PIL import Image
 
 from erosion_client.dataset.text_table import hash_of_text
 from erosion_client.disclosure.control import DisclosureControl
-from erosion_client.site_file import Site
 from erosion_client.training.hospital import Hospital
 from erosion_common.errors import Refusal
 from erosion_common.protocol.messages import TrainRequest
@@ -21,20 +20,10 @@ from erosion_common.rounds.selection import fold_studies
 from erosion_common.study.study import Study
 from tests.support.said import raises
 from tests.support.small_study import make_site, make_study
+from tests.support.small_study import site_with_cell as site
 
 CELL = 10
 SECRET = b"a site's own"
-
-
-def site(folder: Path | None = None) -> Site:
-    values = {
-        "name": "b",
-        "data": {"path": "b.csv"},
-        "coordinator": {"address": "127.0.0.1:1"},
-        "limits": {"min_cell": CELL},
-        "compute": {} if folder is None else {"state": str(folder)},
-    }
-    return Site.model_validate(values)
 
 
 def normal(num: int, seed: int = 0) -> NDArray[np.float64]:
@@ -113,10 +102,10 @@ def test_what_was_trained_on_is_remembered_by_the_next_program(tmp_path: Path) -
     rows = normal(60)
     before = trained_on(DisclosureControl(site(tmp_path), SECRET), rows[:59])
     assert trained_on(DisclosureControl(site(tmp_path), SECRET), rows) == before
-    assert b"100" not in (tmp_path / "b" / "records.sqlite").read_bytes()
+    assert b"100" not in (tmp_path / "a" / "records.sqlite").read_bytes()
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_two_trained_sets_are_the_same_or_differ_in_a_cell(data: st.DataObject) -> None:
     """Whoever comes, goes or is corrected between any two of six studies."""
@@ -154,7 +143,7 @@ def four_columns(num: int, seed: int = 0) -> NDArray[np.float64]:
     return np.column_stack([normal(num, seed), np.arange(num) % 2, np.arange(num) % 3 == 0])
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_trained_sets_of_other_columns_differ_in_a_cell(data: st.DataObject) -> None:
     everybody = four_columns(90, seed=data.draw(st.integers(0, 5)))

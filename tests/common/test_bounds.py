@@ -161,7 +161,9 @@ def test_a_study_of_too_many_columns_is_refused_with_their_number_and_the_remedy
     assert problem_with_heads(fewer) is None
     request = TrainRequest(fewer, "fedavg", 1, None, Scaling(mean=(1.0,), deviation=(1.0,)))
     scaling = Scaling(mean=numbers(fewer), deviation=numbers(fewer))
-    assert head_bytes(wire.encode_train(replace(request, scaling=scaling))) <= LARGEST_HEAD_BYTES
+    assert (
+        head_bytes(wire.Encoder().encode(replace(request, scaling=scaling))) <= LARGEST_HEAD_BYTES
+    )
 
 
 # -- The bound on an answer follows from what was asked, and an honest answer fits ---------------

@@ -28,7 +28,6 @@ from erosion_server.enrolment import admission, certificates
 from erosion_server.enrolment.enrolment import (
     enrol_site,
     renew_coordinator,
-    renew_site,
     revoke_site,
 )
 from erosion_server.enrolment.federation_folder import FederationFolder, OwnAuthority
@@ -123,9 +122,11 @@ def enrolled(tmp_path: Path) -> Iterator[Enrolled]:
 
 
 def test_a_key_that_was_never_enrolled_is_refused(enrolled: Enrolled) -> None:
-    assert "its key is not enrolled in this federation" in enrolled.refused(enrolled.stranger())
+    stranger = enrolled.stranger()
+    for _ in range(2):
+        assert "its key is not enrolled in this federation" in enrolled.refused(stranger)
     assert enrolled.connected() == []
-    ((hospital, text),) = enrolled.recorded()
+    ((hospital, text),) = enrolled.recorded()  # once, however often it tries
     assert hospital is None
     assert "not enrolled" in text
 
@@ -210,7 +211,11 @@ def test_a_coordinator_without_tls_is_not_taken_for_one_with(enrolled: Enrolled)
 
 
 def test_the_same_key_twice_is_one_site(enrolled: Enrolled) -> None:
-    with enrolled.line().connect():
+    with enrolled.line().connect() as connection:
+        welcome = connection.welcome
+        assert (welcome.hospital, welcome.versions) == ("bob", OURS)
+        assert welcome.expires is not None
+        assert welcome.expires > expiry.now()
         assert "its key is in use by another connection" in enrolled.refused(enrolled.line())
         assert enrolled.connected() == ["bob"]
         ((_, text),) = enrolled.recorded()
@@ -305,17 +310,6 @@ def test_a_revoked_key_is_out_within_seconds_and_a_new_one_is_let_in(enrolled: E
         wait_until(lambda: enrolled.connected() == ["bob"])
 
 
-def test_a_certificate_that_expires_within_a_connection_ends_it(
-    enrolled: Enrolled, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with enrolled.line().connect() as connection:
-        wait_until(lambda: enrolled.connected() == ["bob"])
-        later = expiry.now() + timedelta(days=400)
-        monkeypatch.setattr(expiry, "now", lambda: later)
-        trouble = connection_error(ended_by(connection), "coordinator", encrypted=True)
-    assert "expired on" in trouble.text
-
-
 def test_a_coordinator_that_runs_for_months_says_in_time_that_its_certificate_ends(
     enrolled: Enrolled, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -383,13 +377,6 @@ def test_there_is_no_other_method(enrolled: Enrolled) -> None:
             assert refused.value.code() == grpc.StatusCode.UNIMPLEMENTED
 
 
-def test_a_stranger_is_told_of_once_however_often_it_tries(enrolled: Enrolled) -> None:
-    stranger = enrolled.stranger()
-    for _ in range(5):
-        enrolled.refused(stranger)
-    assert len(enrolled.recorded()) == 1
-
-
 def test_a_hospital_that_comes_and_goes_without_end_is_kept_out_for_a_while(
     enrolled: Enrolled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -433,54 +420,6 @@ def test_who_takes_nothing_in_does_not_keep_its_hospital_out(
     enrolled.link.stop()
 
 
-def test_an_enrolled_key_is_let_in_and_known_by_its_hospital(enrolled: Enrolled) -> None:
-    with enrolled.line("bob").connect() as connection:
-        wait_until(lambda: enrolled.connected() == ["bob"])
-        welcome = connection.welcome
-        assert welcome.hospital == "bob"
-        assert welcome.expires is not None
-        assert welcome.expires > expiry.now()
-        assert welcome.versions == OURS
-    wait_until(lambda: enrolled.connected() == [])
-    assert enrolled.recorded() == []
-
-
-def test_a_site_that_trusts_another_authority_does_not_connect(
-    enrolled: Enrolled, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    other = make_federation(enrolled.folder / "other", "bob")
-    tls = replace(enrolled.tls(), root=other.authority.read_bytes())
-    said = enrolled.refused(replace(enrolled.line(), tls=tls))
-    assert "another authority" in said
-    assert "ca.crt" in said
-    assert enrolled.connected() == []
-    monkeypatch.setattr(admission, "HANDSHAKE_SECONDS", 0.0)
-    ((_, text),) = enrolled.recorded()
-    assert "TLS was not agreed" in text
-
-
-def test_a_site_that_is_not_heard_of_is_given_up(
-    enrolled: Enrolled, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with deaf(enrolled.line().connect()):
-        wait_until(lambda: enrolled.connected() == ["bob"])
-        monkeypatch.setattr(link, "TICK_SECONDS", 0.01)
-        monkeypatch.setattr(site_session, "PING_TICKS", 2)
-        wait_until(lambda: enrolled.connected() == [])
-    assert enrolled.recorded() == []  # it is gone, not turned away
-
-
-def test_an_expired_key_is_refused_until_it_is_renewed(enrolled: Enrolled) -> None:
-    line = enrolled.line()
-    renew_site(enrolled.keys, "bob", days=-1)
-    assert "its key expired on" in enrolled.refused(line)
-    ((hospital, _),) = enrolled.recorded()
-    assert hospital == "bob"
-    renew_site(enrolled.keys, "bob")
-    with line.connect():
-        wait_until(lambda: enrolled.connected() == ["bob"])
-
-
 def test_where_the_coordinators_own_certificate_has_expired_that_is_said_first(
     enrolled: Enrolled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -491,13 +430,3 @@ def test_where_the_coordinators_own_certificate_has_expired_that_is_said_first(
     ((_, text),) = enrolled.recorded()
     assert "TLS was not agreed: the coordinator's certificate expired on" in text
     assert f"run: erosion enroll renew coordinator{enrolled.keys.option}. Else: no" in text
-
-
-def test_a_damaged_roster_lets_nobody_in_and_throws_nobody_out(enrolled: Enrolled) -> None:
-    line, stranger = enrolled.line(), enrolled.stranger()
-    with line.connect() as connection:
-        wait_until(lambda: enrolled.connected() == ["bob"])
-        enrolled.keys.roster.write_text("not a roster")
-        assert connection.receive(3) is None
-        assert enrolled.connected() == ["bob"]
-        assert "not enrolled" in enrolled.refused(stranger)

@@ -129,7 +129,7 @@ def test_what_changes_in_a_site_file_holds_at_once_and_in_a_run_under_way(tmp_pa
 
         def trained(number: int) -> str:
             asked = TrainRequest(study, "fedavg", number, torch.zeros(6), None, "r1")
-            return rogue.why_not(wire.encode_train(asked), wire.train_type(asked.step))
+            return rogue.why_not(wire.Encoder().encode(asked), wire.train_type(asked.step))
 
         assert "DataError" in str(rogue.describe(study))
         changed(path, "[coordinator]", '[data.columns]\nage = "Alter"\n[coordinator]')

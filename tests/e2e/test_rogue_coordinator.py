@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from flwr.app import ConfigRecord, RecordDict
 
+from erosion_client.records.records import FILE_NAME
 from erosion_client.site_file import load_site
 from erosion_client.training.hospital import Hospital
 from erosion_common.formats.sent_log import verify
@@ -22,13 +22,11 @@ from erosion_common.protocol.frames import Kind, frame, json_frame
 from erosion_common.protocol.messages import PROTOCOL, DescribeReply, TrainRequest, TrainResult
 from erosion_common.study.sections import Fold
 from erosion_common.study.study import Study
-from experiments.reconstruction import fitted, num_found, solved
 from tests.support.federation import small_study
 from tests.support.patience import wait_until
-from tests.support.rogue import NUM_PATIENTS, Rogue, patients, rogue_coordinator, write_patients
+from tests.support.rogue import Rogue, rogue_coordinator
 
 MOST_MEGABYTES = 400  # more than before; a request of 2**40 bytes was announced
-BY_CHANCE = 3  # of 60 patients
 
 
 @pytest.fixture(scope="module")
@@ -52,111 +50,16 @@ def peers(name: str, **changes: object) -> Study:
     return small_study(**{"name": name, "arms": {"fedavg": {}}, **changes})
 
 
-def updates(
-    study: Study, hospital: Rogue | Hospital, *, follow: bool
-) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """Parameters and update of every round; `follow`: from where the last update led, else zero."""
-    parameters, starts, deltas = torch.zeros(6), [], []
-    for number in range(1, study.rounds + 1):
-        result = hospital.train(TrainRequest(study, "fedavg", number, parameters, None, "r1"))
-        assert isinstance(result, TrainResult), result
-        starts.append(parameters)
-        deltas.append(result.delta)
-        parameters = parameters + result.delta if follow else parameters
-    return starts, deltas
-
-
-def public(rogue: Rogue, folder: Path) -> Hospital:
-    """The same hospital with the public order that a testbed has: what the attacks do there."""
+def test_the_batches_are_drawn_from_a_secret(rogue: Rogue, tmp_path: Path) -> None:
+    """Which stops the attacks of `tests/client/test_reconstruction.py`."""
+    study = peers("secret", scaling="none")
+    asked = TrainRequest(study, "fedavg", 1, torch.zeros(6), None, "r1")
     site = load_site(rogue.site.file)
-    compute = site.compute.model_copy(update={"state": folder})
-    return Hospital(site.model_copy(update={"compute": compute}))
-
-
-def test_chosen_parameters_are_no_system_of_equations_in_the_records(
-    rogue: Rogue, tmp_path: Path
-) -> None:
-    """Zero parameters, a tiny rate, 90 requests: 60 of 60 patients where the order is public."""
-    study = peers(
-        "linear",
-        scaling="none",
-        rounds=90,
-        training={"steps": 3, "batch_size": 16, "learning_rate": 1e-4},
-    )
-    _, control = updates(study, public(rogue, tmp_path), follow=False)
-    assert num_found(solved(study, "bob", control, NUM_PATIENTS), patients()) == NUM_PATIENTS
-    _, deltas = updates(study, rogue, follow=False)
-    assert num_found(solved(study, "bob", deltas, NUM_PATIENTS), patients()) <= BY_CHANCE
-
-
-def test_an_ordinary_study_of_200_rounds_gives_no_record(rogue: Rogue, tmp_path: Path) -> None:
-    study = peers(
-        "ordinary",
-        scaling="none",
-        rounds=200,
-        training={"steps": 3, "batch_size": 8, "learning_rate": 0.1},
-    )
-    starts, control = updates(study, public(rogue, tmp_path), follow=True)
-    assert num_found(fitted(study, "bob", starts, control, NUM_PATIENTS), patients()) > 10
-    starts, deltas = updates(study, rogue, follow=True)
-    assert num_found(fitted(study, "bob", starts, deltas, NUM_PATIENTS), patients()) <= BY_CHANCE
-
-
-def test_a_fold_off_the_wire_is_refused(rogue: Rogue) -> None:
-    """`of = n` once held out one patient of exact sums after another."""
-    study = peers("folded", user="bob")
-    for number in range(4):
-        held_out = study.model_copy(update={"fold": Fold(number=number, of=NUM_PATIENTS)})
-        assert isinstance(rogue.describe(held_out), str)
-        asked = TrainRequest(held_out, "fedavg", 1, torch.zeros(6), None, "r1")
-        assert isinstance(rogue.train(asked), str)
-
-
-def test_sums_before_and_after_one_patient_are_the_same(rogue: Rogue) -> None:
-    """In another study, with another seed and other arms; and the sums are no exact ones."""
-    before = rogue.describe(peers("before"))
-    assert isinstance(before, DescribeReply)
-    assert before.sums is not None
-    exact = patients()[:, :2].sum(axis=0)
-    assert all(abs(t - e) > 1e-6 for t, e in zip(before.sums.total, exact, strict=True))
-    data = rogue.site.folder / "data.csv"
-    try:
-        write_patients(data, np.vstack([patients(), [[97.0, 98.0, 1.0]]]))
-        after = rogue.describe(peers("after", seed=77, arms={"fedavg": {}, "local": {}}))
-        write_patients(data, patients()[1:])
-        without = rogue.describe(peers("without", seed=78))
-    finally:
-        write_patients(data, patients())
-    for other in (after, without):
-        assert isinstance(other, DescribeReply)
-        assert (other.num_samples, other.sums) == (before.num_samples, before.sums)
-
-
-def test_a_test_part_of_one_patient_is_not_measured(rogue: Rogue) -> None:
-    for share in (0.001, 0.02, 0.1):
-        study = peers("tested", user="bob", evaluation={"test_share": share, "bootstrap": 100})
-        assert "fewer than 10 patients (limits.min_cell = 10)" in str(rogue.describe(study))
-        asked = TrainRequest(study, "fedavg", 1, torch.zeros(6), None, "r1")
-        assert "limits.min_cell" in str(rogue.train(asked))
-
-
-def test_yes_or_no_questions_do_not_find_an_extreme(rogue: Rogue) -> None:
-    """Is a value above this? 25 answers gave the exact maximum."""
-    low, high = 0.0, 1000.0
-    refused = 0
-    for number in range(25):
-        middle = (low + high) / 2
-        features = ["age", {"name": "dose", "range": [-1000, middle]}]
-        task = {**small_study().task.model_dump(mode="json"), "features": features}
-        answer = rogue.describe(peers(f"range-{number}", task=task))
-        if "budget.variants" in str(answer):
-            refused += 1
-        elif isinstance(answer, str):
-            low = middle
-        else:
-            high = middle
-    assert refused >= 21
-    assert high - low >= 1000 / 2**4
+    compute = site.compute.model_copy(update={"state": tmp_path})
+    public = Hospital(site.model_copy(update={"compute": compute}))
+    answer = rogue.train(asked)
+    assert isinstance(answer, TrainResult)
+    assert not torch.equal(answer.delta, public.train(asked).delta)
 
 
 @pytest.mark.parametrize(
@@ -289,6 +192,38 @@ def test_a_study_cannot_deceive_who_reviews_it(
     shown = capsys.readouterr().out
     assert all(line.isprintable() for line in shown.splitlines())
     assert "digest      0000" not in [line.strip() for line in shown.splitlines()]
+
+
+def test_a_round_is_answered_once_also_after_the_power_went_or_an_old_book_came_back(
+    rogue: Rogue,
+) -> None:
+    """Killed, restored from a backup, or removed: what was answered since is in the log."""
+    study = peers("backup", scaling="none")
+    asked = TrainRequest(study, "fedavg", 1, torch.zeros(6), None, "r1")
+    other = replace(asked, parameters=torch.ones(6))
+    first, site = rogue.train(asked), rogue.site
+    assert isinstance(first, TrainResult)
+    site.kill()
+    backup = {file: file.read_bytes() for file in site.state.glob(f"{FILE_NAME}*")}
+    site.start()
+    again = rogue.train(asked)
+    assert isinstance(again, TrainResult)
+    assert torch.equal(first.delta, again.delta)
+    assert "to other parameters" in str(rogue.train(other))
+    assert isinstance(rogue.train(replace(asked, round=2)), TrainResult)
+    site.stop()
+    for file in site.state.glob(f"{FILE_NAME}*"):
+        file.unlink()
+    for file, content in backup.items():
+        file.write_bytes(content)
+    site.start()
+    assert "records were restored" in str(rogue.train(replace(other, round=2)))
+    assert isinstance(rogue.train(asked), TrainResult)  # which the old book has
+    site.stop()
+    for file in site.state.glob(f"{FILE_NAME}*"):
+        file.unlink()
+    site.start()
+    assert "records were restored" in str(rogue.train(other))
 
 
 def test_the_site_starts_again_after_all_of_it(rogue: Rogue) -> None:

@@ -2,12 +2,6 @@
 
 from pathlib import Path
 
-import pytest
-
-from erosion_common.errors import RunError
-from erosion_server.coordination.run_study import Setup
-from erosion_server.link import Link
-from erosion_server.link.spool import FileSpace
 from tests.support import programs
 from tests.support.federation import Federation, small_study
 
@@ -54,26 +48,3 @@ def test_hospitals_that_are_killed_cost_nobody_a_round_and_the_user_may_come_bac
     assert records[0].hospitals["bob"].outcome == "accepted"
     assert records[1].hospitals["bob"].reason == "the site left or lost its connection"
     assert {r.hospitals["carol"].outcome for r in records} == {"accepted"}
-
-
-def test_a_full_disk_ends_the_run_with_the_remedy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write = FileSpace.write
-    model = {"name": "mlp", "hidden": [100_000]}  # 2 MB: goes to the disk
-    study = small_study(arms={"fedavg": {}}, model=model)
-    link = Link("127.0.0.1:0", is_short_of_memory=True)
-    with Federation(study, tmp_path, link, Setup(updates="disk")) as federation:
-        folder = federation.run_folder.spool
-        for name in study.hospitals:
-            federation.start_site(name)
-
-        def full(space: FileSpace, data: memoryview) -> None:
-            if len(federation.observer.records) == 1:
-                raise OSError(28, "No space left on device", str(folder))
-            write(space, data)
-
-        monkeypatch.setattr(FileSpace, "write", full)
-        federation.start()
-        with pytest.raises(RunError, match=r"No space left on device.*--resume"):
-            federation.finish()

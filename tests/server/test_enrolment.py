@@ -824,7 +824,7 @@ def test_a_roster_that_was_cut_off_lets_no_revoked_key_in(folder: FederationFold
     enrol_site(folder, "north")
     revoke_site(folder, "north")
     whole = folder.roster.read_bytes()
-    for num_bytes in range(len(whole)):
+    for num_bytes in range(0, len(whole), 7):
         folder.roster.write_bytes(whole[:num_bytes])
         with suppress(EnrolmentError):
             assert read_key_registry(folder.roster).current("north") is None, num_bytes
@@ -837,13 +837,13 @@ def test_a_damaged_certificate_of_the_authority_is_put_into_no_kit(
     certificate = x509.load_pem_x509_certificate(folder.authority.read_bytes())
     whole = certificate.public_bytes(Encoding.DER)
     accepted = []
-    for bit in range(0, 8 * len(whole), 3):  # of its version, its algorithms, its names ...
+    for bit in range(0, 8 * len(whole), 13):  # of its version, its algorithms, its names ...
         content = bytearray(whole)
         content[bit // 8] ^= 1 << bit % 8
         folder.authority.write_text(ssl.DER_cert_to_PEM_cert(bytes(content)))
         with suppress(EnrolmentError):
             accepted.append(certificates.load_authority(folder.authority_key, folder.authority))
-    assert len(accepted) < 10  # of bits that the signature is not of
+    assert len(accepted) < 5  # of bits that the signature is not of
     assert {each.certificate.tbs_certificate_bytes for each in accepted} <= {
         certificate.tbs_certificate_bytes
     }

@@ -120,7 +120,7 @@ class RemoteSite:
             exchange=1 if step == TRAIN else 2,
             values=values,
         )
-        reply = self.rogue.ask(wire.encode_train(request), wire.train_type(step))
+        reply = self.rogue.ask(wire.Encoder().encode(request), wire.train_type(step))
         if reply.has_error():
             raise Refusal(read_error(reply.error).reason)
         if step == TRAIN:

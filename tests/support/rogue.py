@@ -145,14 +145,14 @@ class Rogue:
         return wire.decode_header(reply.content, DescribeReply)
 
     def train(self, request: TrainRequest) -> TrainResult | str:
-        reply = self.ask(wire.encode_train(request), wire.train_type(request.step))
+        reply = self.ask(wire.Encoder().encode(request), wire.train_type(request.step))
         if reply.has_error():
             return read_error(reply.error).reason
         return wire.decode_train_result(reply.content)
 
     def send_and_forget(self, request: TrainRequest) -> None:
         """Ask for training, whether or not an answer comes."""
-        content, kind = wire.encode_train(request), wire.train_type(request.step)
+        content, kind = wire.Encoder().encode(request), wire.train_type(request.step)
         self.grid.push_messages([Message(content, self.node(), kind, ttl=PATIENCE)])
 
     def send(self, frames: Sequence[bytes]) -> None:

@@ -16,7 +16,7 @@ UPDATE = torch.tensor([3.0, 4.0, 0.0, 0.0, 0.0, 0.0])
 def request(round_number: int = 1) -> Message:
     """Asks for an update of that round."""
     asked = TrainRequest(make_study(), "fedavg", round_number, torch.zeros(6), None, "run-7")
-    return Message(wire.encode_train(asked), 1, wire.TRAIN)
+    return Message(wire.Encoder().encode(asked), 1, wire.TRAIN)
 
 
 def reply(to: Message, round_number: int = 1, noise: float | None = None) -> Message:

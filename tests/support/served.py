@@ -38,7 +38,7 @@ class Served:
 
     def train(self, request: TrainRequest) -> Message:
         """The reply to a step of a round."""
-        return self.ask(wire.train_type(request.step), wire.encode_train(request))
+        return self.ask(wire.train_type(request.step), wire.Encoder().encode(request))
 
 
 def refusal_in(reply: Message) -> str:

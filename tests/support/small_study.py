@@ -69,6 +69,18 @@ def make_site(
     )
 
 
+def site_with_cell(folder: Path | None = None, cell: int = 10, **keys: Any) -> Site:
+    """A site whose data nobody reads; `folder`: of its state."""
+    values = {
+        "name": "a",
+        "data": {"path": "a.csv"},
+        "coordinator": {"address": "127.0.0.1:1"},
+        "limits": {"min_cell": cell},
+        "compute": {} if folder is None else {"state": str(folder)},
+    }
+    return Site.model_validate({**values, **keys})
+
+
 def twenty_patients(older: int = 0) -> str:
     """Twenty patients as CSV, ten of each class; the ill are older."""
     rows = [f"{30 + older + i},{'fm'[i % 2]},0" for i in range(10)]

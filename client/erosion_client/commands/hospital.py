@@ -32,7 +32,7 @@ def _run_check(options: argparse.Namespace) -> int:
     with imports_for_good():
         from rich.console import Console
 
-        from erosion_client.preflight import check_site
+        from erosion_client.preflight.check import check_site
 
     console = Console(highlight=False)
     return 0 if check_site(options.site, options.study, console) else CHECK_FAILED

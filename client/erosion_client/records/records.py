@@ -6,7 +6,6 @@ backup is compared once with the log of what was sent (`recovery`).
 
 import hashlib
 import os
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,25 +23,24 @@ FILE_NAME = "records.sqlite"
 TABLES = Path(__file__).with_name("records.sql")
 
 
-class Records:
+class Records(PrivateDatabase):
     """The records of one hospital. Every write is on the disk when it returns. Raises SiteError."""
 
     def __init__(self, folder: Path | None, hospital: str) -> None:
         """Open `folder`/records.sqlite, making both if need be; None: in memory."""
-        self.path = None if folder is None else folder / FILE_NAME
         name = hospital.replace("'", "''")
-        self._file = PrivateDatabase(
-            self.path,
+        super().__init__(
+            None if folder is None else folder / FILE_NAME,
             f"{TABLES.read_text()} insert into owner values ('{name}', null);",
             version=VERSION,
             holds="what this site approved, answered and disclosed, and its budgets",
             without="Nothing is answered without it.",
         )
-        self.studies = StudyTable(self._file)
-        self.answers = AnswerTable(self._file)
-        self.disclosures = DisclosureTable(self._file)
-        self.privacy = PrivacyTable(self._file)
-        self.sums = SumTable(self._file)
+        self.studies = StudyTable(self)
+        self.answers = AnswerTable(self)
+        self.disclosures = DisclosureTable(self)
+        self.privacy = PrivacyTable(self)
+        self.sums = SumTable(self)
         self._check_owner(hospital)
 
     @classmethod
@@ -57,14 +55,6 @@ class Records:
         exists = (site.consent_folder / FILE_NAME).exists()
         return cls(site.consent_folder if exists else None, site.account)
 
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
-
-    def transaction(self, *, flushed: bool = True) -> AbstractContextManager[None]:
-        """Commit all or nothing, with exclusive access for one program; see `PrivateDatabase`."""
-        return self._file.transaction(flushed=flushed)
-
     def check_secret(self, secret: bytes, *, first: bool = True) -> None:
         """Raise SiteError where patients were noted with another secret: none were recognised.
 
@@ -73,8 +63,8 @@ class Records:
         name = hashlib.sha256(b"erosion book" + secret).hexdigest()
         with self.transaction():
             if first:
-                self._file.execute("update owner set secret = ? where secret is null", (name,))
-            ((known,),) = self._file.execute("select secret from owner")
+                self.execute("update owner set secret = ? where secret is null", (name,))
+            ((known,),) = self.execute("select secret from owner")
         if known not in (None, name):
             raise SiteError(
                 f"{self.path} was made with another secret.key than lies in its folder, and no"
@@ -85,15 +75,15 @@ class Records:
 
     def log_was_read_to(self, log: Path) -> int:
         """Return the last line of this log that these records were compared with; 0: none."""
-        found = self._file.execute("select line from log_read where log = ?", (_log_name(log),))
+        found = self.execute("select line from log_read where log = ?", (_log_name(log),))
         return int(found[0][0]) if found else 0
 
     def note_log_read(self, log: Path, line: int) -> None:
         """Note that the log was read up to this line."""
-        self._file.execute("insert or replace into log_read values (?, ?)", (_log_name(log), line))
+        self.execute("insert or replace into log_read values (?, ?)", (_log_name(log), line))
 
     def _check_owner(self, hospital: str) -> None:
-        owners = self._file.execute("select hospital from owner")
+        owners = self.execute("select hospital from owner")
         if owners != [(hospital,)]:
             self.close()
             known = " and ".join(str(name) for (name,) in owners) or "no hospital"

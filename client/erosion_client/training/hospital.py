@@ -467,6 +467,7 @@ class Hospital:
             measures = self.name == study.user or study.validation is not None
             check_task(study.task, dataset.training_targets, measures=measures)
             self._tell(study, dataset.notes)
+            check_limits(self.site, study, dataset.training_counts)
         else:
             revision, dataset = known.revision, known.dataset
             if run is not None and known.run != run:
@@ -476,8 +477,6 @@ class Hospital:
             self._prepared.move_to_end(study.digest)
         while len(self._prepared) > STUDIES_KEPT:
             self._prepared.popitem(last=False)
-        if known is None or known.run != run:
-            check_limits(self.site, study, dataset.training_counts)
         return dataset
 
     def _begin(self, prepared: LocalDataset, request: Request) -> None:

@@ -216,11 +216,6 @@ def decode_describe(record: RecordDict, known: KnownStudies) -> tuple[Study, str
     return known.study_of(header), header.run
 
 
-def encode_train(request: TrainRequest) -> RecordDict:
-    """Encode one request; see `Encoder`."""
-    return Encoder().encode(request)
-
-
 def decode_train(record: RecordDict, known: KnownStudies) -> TrainRequest:
     """Raises WireError, StudyError or UnknownStudy."""
     header = decode_header(record, _TrainHeader)
