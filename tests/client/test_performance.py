@@ -32,6 +32,7 @@ from erosion_client.evaluation.explanation import (
     RIDGE,
     coefficients,
     dependence,
+    half_width,
     importance,
     linear_effects,
     permuted_losses,
@@ -506,10 +507,24 @@ def test_coefficients_are_for_a_deviation_and_alone_is_a_ridge_regression(
 def test_the_folds_models_give_the_intervals_of_a_grouped_jackknife(dataset: LocalDataset) -> None:
     folds = np.array([[1.9, 0.1], [2.0, -0.1], [2.1, 0.0]])
     scaling = dataset.scaling(None, "fedavg")
-    age, _ = coefficients(dataset, np.array([2.0, 0.0]), scaling, [folds, folds])
-    assert age.refits is not None
-    half = 1.96 * np.sqrt(2 / 3 * (0.01 + 0.01))
-    assert age.refits.high - age.refits.low == pytest.approx(2 * half, rel=0.01)
+    for cuts, quantile in ([folds], 4.303), ([folds, folds], 2.776):  # Student's; 2 and 4 degrees
+        age, _ = coefficients(dataset, np.array([2.0, 0.0]), scaling, cuts)
+        assert age.refits is not None
+        half = quantile * np.sqrt(2 / 3 * (0.01 + 0.01))
+        assert age.refits.high - age.refits.low == pytest.approx(2 * half, rel=0.01)
+
+
+@pytest.mark.parametrize(("num_folds", "num_cuts"), [(2, 1), (5, 1), (5, 3)])
+def test_intervals_of_few_folds_hold_the_truth(num_folds: int, num_cuts: int) -> None:
+    draws, held = np.random.default_rng(3), 0
+    for _ in range(400):
+        values = draws.normal(2.0, 1.0, size=60)
+        cuts = []
+        for _ in range(num_cuts):
+            fold = draws.permutation(60) % num_folds
+            cuts.append(np.array([[values[fold != n].mean()] for n in range(num_folds)]))
+        held += abs(values.mean() - 2.0) < half_width(cuts)[0]
+    assert 0.92 <= held / 400 <= 0.98
 
 
 def test_an_ensemble_has_no_coefficients(dataset: LocalDataset) -> None:
