@@ -698,32 +698,15 @@ def spelt_table() -> str:
     return "age,died,smokes,grade,days\n" + rows
 
 
-def categories(folder: Path, name: str, *more: str) -> Sequence[str]:
-    study = drafted(folder, spelt_table(), "died", *more)
-    feature = next(feature for feature in features_of(study) if feature.name == name)
-    assert isinstance(feature, CategoryFeature)
-    return feature.categories
-
-
 def test_spellings_become_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     study = drafted(tmp_path, spelt_table(), "died")
     assert [label.name for label in getattr(study.task, "classes")] == ["no", "Yes"]  # noqa: B009
+    found = {f.name: f.categories for f in features_of(study) if isinstance(f, CategoryFeature)}
+    assert {text.casefold() for text in found["grade"]} == {"mid", "high", "low"}
+    assert {text.casefold() for text in found["smokes"]} == {"no", "ja"}
     told = capsys.readouterr().out
     assert says(told, "'No'", "'no'", "'Yes'")
     assert says(told, '"No"', '"no"', "new`")
-
-
-@pytest.mark.parametrize(
-    ("name", "meant"), [("grade", ["Mid", "high", "low"]), ("smokes", ["No", "ja"])]
-)
-def test_a_category_has_one_spelling(tmp_path: Path, name: str, meant: list[str]) -> None:
-    assert {text.casefold() for text in categories(tmp_path, name)} == {
-        text.casefold() for text in meant
-    }
-
-
-def test_the_site_file_that_is_proposed_for_it_has_the_same_patients(tmp_path: Path) -> None:
-    study = drafted(tmp_path, spelt_table(), "died")
     site = site_of(tmp_path)
     site.write_text(site.read_text(encoding="utf-8").replace("# ? ", ""), encoding="utf-8")
     assert len(load_patients(load_site(site), study).rows) == 240

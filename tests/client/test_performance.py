@@ -17,7 +17,6 @@ from sklearn.inspection import partial_dependence, permutation_importance
 from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.metrics import (
     average_precision_score,
-    brier_score_loss,
     confusion_matrix,
     precision_recall_curve,
     r2_score,
@@ -472,18 +471,6 @@ def test_dependence_is_that_of_scikit_learn(dataset: LocalDataset) -> None:
         assert list(each.y) == pytest.approx(known["average"][0].tolist(), abs=1e-5)
 
 
-def test_the_mean_risk_grows_with_the_column_that_counts(dataset: LocalDataset) -> None:
-    found = [*dependence(dataset, parameters(), None, "fedavg", ["age", "dose"])]
-    assert [each.column for each in found] == ["age", "dose"]
-    age, dose = found
-    assert list(age.y) == sorted(age.y)
-    assert len(set(dose.y)) == 1
-    scaling = dataset.scaling(None, "fedavg")
-    assert scaling is not None
-    inside = (np.array(age.x) - scaling.mean[0]) / scaling.deviation[0]
-    assert np.allclose(age.y, 1 / (1 + np.exp(-AGE * inside)), atol=1e-4)
-
-
 def test_coefficients_are_for_a_deviation_and_alone_is_a_ridge_regression(
     dataset: LocalDataset,
 ) -> None:
@@ -555,13 +542,6 @@ def test_metrics_of_a_case_by_hand() -> None:
     assert found["brier"] == pytest.approx((0.04 + 0.36 + 0.09 + 1) / 4)
     losses = -np.log([0.8, 0.4, 0.7, 0.01])  # the last one is clipped
     assert found["log_loss"] == pytest.approx(losses.mean())
-
-
-@given(st.integers(0, 1000), st.integers(2, 40))
-def test_the_brier_score_of_two_classes_is_that_of_scikit_learn(seed: int, num: int) -> None:
-    probabilities, labels = random_predictions(seed, num, 2)
-    found = measure(TWO, probabilities, labels, MAJORITY)["brier"]
-    assert found == pytest.approx(brier_score_loss(labels, probabilities[:, 1]))
 
 
 def test_with_more_classes_the_brier_score_is_the_sum_over_them() -> None:

@@ -294,7 +294,9 @@ def column_counts(site: Site, task: TabularTask) -> Iterator[tuple[str, list[int
     for name, column in study_columns(table, task, source).items():
         if column.text is None:
             continue
-        kinds = [_kind(column.parse(text)) for text in column.text.texts]
+        kinds = np.zeros(len(column.numbers), dtype=np.int64)
+        others = np.flatnonzero(np.isnan(column.numbers))
+        kinds[others] = [_kind(column.parse(text)) for text in column.text.texts_at(others)]
         times = np.bincount(column.text.codes, minlength=len(kinds))
         counts = np.bincount(kinds, weights=times, minlength=len(KINDS)).astype(int).tolist()
         in_file = ", ".join(source.needed(name))
