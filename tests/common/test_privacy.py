@@ -299,16 +299,6 @@ def test_every_other_method_says_why_it_cannot() -> None:
     assert all(said.values())
 
 
-@pytest.mark.parametrize("name", sorted(REGISTRY))
-def test_a_method_with_one_step_more_promises_nothing(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whatever flags it inherits: what a step but `train` answers has no noise."""
-    kind = REGISTRY[name]
-    monkeypatch.setattr(kind, "site_steps", lambda arm: {"length": arm.train, "train": arm.train})
-    assert kind.user_only or kind(algorithm=name).problem_with_privacy()
-
-
 def test_halves_keep_a_patients_rows_together_and_have_noise_of_their_own() -> None:
     of = patients(1, patients=torch.tensor([0, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5]))
     ((first, second),) = of.halvings()
