@@ -51,6 +51,7 @@ LONG = (
     *("tests/server/test_resume.py", "tests/server/test_study_queue.py"),
     *("tests/server/test_link.py", "tests/server/test_data_check.py"),
     "tests/server/test_export_onnx.py",
+    "tests/test_figures_in_texts.py::test_the_papers_setting",  # two whole studies
     "tests/common/test_split_models.py::test_networks_of_images_are_trained_with_it_from_scratch",
     "tests/common/test_cohort.py::test_memory_stays_below_four_models",
     "tests/common/test_bounds.py::test_a_study_of_too_many_columns",

@@ -1,6 +1,7 @@
 """Nothing uses what Flower does not publish; ruff's SLF001 keeps `message._content` out."""
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -58,11 +59,12 @@ def is_private(module: str) -> bool:
 
 
 def test_nothing_uses_flowers_private_names() -> None:
-    found = {
-        path.relative_to(ROOT).as_posix(): uses
-        for path in files()
-        if (uses := set(private_uses(ast.parse(path.read_text(encoding="utf-8")))))
-    }
+    found = {}
+    for path in files():
+        text = path.read_text(encoding="utf-8")
+        if re.search(r"flwr|__dict__|vars|[gs]etattr", text):  # parsing all takes long
+            uses = set(private_uses(ast.parse(text)))
+            found |= {path.relative_to(ROOT).as_posix(): uses} if uses else {}
     assert found == ALLOWED
 
 
