@@ -6,7 +6,7 @@ import tomllib
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from typing import Any, NamedTuple
 
@@ -110,11 +110,16 @@ def plain_name(name: str) -> str:
 
 def mentions(name: str, words: Iterable[str]) -> bool:
     """Return whether a column's name has one of the words; short ones only whole: no "dosage"."""
+    whole, plain = _tokens(name)
+    return any(word in whole if len(word) <= SHORT else word in plain for word in words)
+
+
+@lru_cache(maxsize=256)  # a name is looked at for each quantity
+def _tokens(name: str) -> tuple[frozenset[str], str]:
     letters = unicodedata.normalize("NFKD", IN_HEADER.sub("", name).casefold().replace("ß", "ss"))
     bare = "".join(c for c in letters if not unicodedata.combining(c))
-    tokens = re.findall(r"[a-z]+\d*[a-z]*", bare)
     plain = plain_name(name)
-    return any(word in (*tokens, plain) if len(word) <= SHORT else word in plain for word in words)
+    return frozenset((*re.findall(r"[a-z]+\d*[a-z]*", bare), plain)), plain
 
 
 def plain_unit(unit: str) -> str:

@@ -42,10 +42,13 @@ def block_places(dim: int, num_vectors: int) -> Iterator[slice]:
 
 
 def norm(vector: Tensor | Values) -> float:
-    """Return |v| of (dim,) float32, which may be read-only; infinite or NaN where a value is."""
+    """Return |v| of (dim,) float32, which may be read-only; infinite or NaN where a value is.
+
+    One thread reads as fast as the memory gives it.
+    """
     values = np.asarray(vector)
     parts = [values[at : at + WIDEST] for at in range(0, len(values), WIDEST)]
-    return math.sqrt(sum(_each(parts, lambda part: _squared_distances([part], None)[0])))
+    return math.sqrt(sum(_squared_distances([part], None)[0] for part in parts))
 
 
 def norms(blocks: Iterable[Block]) -> Tensor:
