@@ -5,6 +5,9 @@ import io
 import json
 import logging
 import pickle
+import platform
+import subprocess
+import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from importlib import metadata
@@ -217,3 +220,25 @@ def test_what_is_no_error_of_ours_is_a_reason_and_names_nobody(text: str) -> Non
     told = read_error(Error(2, text))
     assert (told.code, told.hospital) == ("", "")
     assert told.reason == (text or "no reason given")
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="of glibc's memory")
+def test_large_buffers_that_were_freed_are_used_again() -> None:
+    program = (
+        "import resource\n"
+        "from erosion_common.support.process import keep_freed_memory, return_freed_memory\n"
+        "def fresh_pages():\n"
+        "    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt\n"
+        "    bytearray(2**26)\n"
+        "    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before\n"
+        "keep_freed_memory(large=True)\n"
+        "first, again = fresh_pages(), fresh_pages()\n"
+        "return_freed_memory()\n"
+        "print(first, again, fresh_pages(), fresh_pages())"
+    )
+    said = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    first, again, *returned = map(int, said.stdout.split())
+    assert again < first / 8
+    assert min(returned[1:]) > first / 2

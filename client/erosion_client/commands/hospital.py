@@ -223,7 +223,7 @@ def _client_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run_client(options: argparse.Namespace) -> int:
-    keep_freed_memory()
+    keep_freed_memory(large=True)
     configure_logging(
         max(options.verbose, 1), options.log_format, of_an_app=options.app is not None
     )

@@ -81,10 +81,12 @@ from erosion_common.protocol.messages import (
 from erosion_common.sealed import phases
 from erosion_common.study.sections import BEST_LOCAL
 from erosion_common.study.study import Study
+from erosion_common.support.process import return_freed_memory
 from erosion_common.support.software import software_version
 from erosion_common.tasks.task import Floats
 
 _ERROR = "compression error"  # in the kept state: what compression left over of the last update
+MOST_KEPT_VALUES = 2**26  # of a model for which freed memory is kept
 STUDIES_KEPT = 2  # prepared data in memory; an older study is prepared again when it is asked for
 
 logger = logging.getLogger("erosion.site")
@@ -466,6 +468,8 @@ class Hospital:
             dataset = LocalDataset(self.site, study, self._cells, self._patients, run)
             measures = self.name == study.user or study.validation is not None
             check_task(study.task, dataset.training_targets, measures=measures)
+            if dataset.dim > MOST_KEPT_VALUES:
+                return_freed_memory()
             self._tell(study, dataset.notes)
             check_limits(self.site, study, dataset.training_counts)
         else:

@@ -11,14 +11,20 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -3, -4, -8
 _LARGEST_MMAP_THRESHOLD = 32 * 2**20  # glibc accepts no more
-_SMALL = 2**18
+_SMALL, _USUAL_MAPPED = 2**18, 2**16
 _FEW_ARENAS = 2  # what one thread has freed, another can use
 
 
-def keep_freed_memory() -> None:
-    """For speed. Call once, before torch allocates. Without glibc nothing happens."""
+def keep_freed_memory(*, large: bool = False) -> None:
+    """For speed. Call once, before torch allocates. Without glibc nothing happens.
+
+    `large`: also buffers that glibc would map, and the kernel zero, at each use; a site whose model
+    has 11 million parameters then needs 2 to 4 models more.
+    """
+    if large:
+        _set(_M_MMAP_MAX, 0)
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # torch: large pages for large tensors
     _set(_M_ARENA_MAX, _FEW_ARENAS)
     _set(_M_TRIM_THRESHOLD, 2**31 - 1)
@@ -27,6 +33,7 @@ def keep_freed_memory() -> None:
 
 def return_freed_memory() -> None:
     """Hand back what is freed from now on, also after `keep_freed_memory`."""
+    _set(_M_MMAP_MAX, _USUAL_MAPPED)
     _set(_M_TRIM_THRESHOLD, _SMALL)
     _set(_M_MMAP_THRESHOLD, _SMALL)
 
