@@ -7,6 +7,7 @@ OpenRound   the same in parts, for Flower's callbacks
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from erosion_common.aggregation.cohort import HospitalName, Update
 from erosion_common.aggregation.vectors import norm
@@ -166,14 +167,14 @@ class OpenRound:
         hospitals = {}
         for name, entry in record.hospitals.items():
             parts = [step.hospitals[name] for step in self._steps if name in step.hospitals]
-            known = {
-                figure: [v for part in parts if (v := getattr(part, figure)) is not None]
-                for figure in SUMMED
-            }
+            sums: dict[str, Any] = {}
+            for figure in SUMMED:
+                known = [v for part in parts if (v := getattr(part, figure)) is not None]
+                sums[figure] = sum(known) if known else None
             member = self._members.get(name)
             hospitals[name] = replace(
                 entry,
-                **{figure: sum(values) if values else None for figure, values in known.items()},
+                **sums,
                 software=None if member is None else member.software,
                 described_samples=None if member is None else member.num_samples,
             )

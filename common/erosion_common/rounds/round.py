@@ -262,6 +262,7 @@ def _records(
                 record = HospitalRecord("absent", reason, left_out=left_out)
             case None:
                 record = HospitalRecord("not_asked")
-        weights = {"weight_before": before.weights.get(name), "weight_after": after.get(name)}
-        records[name] = replace(record, **weights)
+        records[name] = replace(
+            record, weight_before=before.weights.get(name), weight_after=after.get(name)
+        )
     return records
