@@ -136,8 +136,11 @@ class NumberMarks:
 
     def number(self, text: str) -> float:
         """Return the number; NaN where the text is none. It may be infinite."""
+        found = LIMIT.fullmatch(text) if self.limit else None
+        is_halved = found is not None and self.limit == "half" and found[1] in "<≤"
         try:
-            return math.nan if (plain := self.plain(text)) is None else float(plain)
+            plain = self.plain(found[2] if found else text)
+            return math.nan if plain is None else float(plain) / (2 if is_halved else 1)
         except ValueError:
             return math.nan
 
@@ -202,9 +205,7 @@ def _number_parser(feature: NumberFeature, marks: NumberMarks, unit: UnitChange 
             # With a decimal comma, a point may group thousands: 1.234 could be either number.
             hint = 'if the point groups thousands, set thousands = "." under [data]; '
             return Fault("a point, where the decimal mark is a comma", hint + _MAP)
-        found = LIMIT.fullmatch(text) if marks.limit else None
-        is_halved = found is not None and marks.limit == "half" and found[1] in "<≤"
-        value = marks.number(found[2] if found else text) / (2 if is_halved else 1)
+        value = marks.number(text)
         if math.isnan(value):
             return Fault("not a number", _hint(text, marks) + _MAP)
         if unit is not None:

@@ -137,7 +137,8 @@ def profile_of(name: str, column: TextColumn, decimal: str = ".") -> Profile:
     unsaid = tuple(text for text in no_numbers if text.lower() in MISSING_WORDS)
     odd = tuple(text for text in no_numbers if text not in unsaid)
     said = {text: count for text, count in counts.items() if text not in unsaid}
-    limits = {t: v for t in odd if (v := _limit(t, marks)) is not None}
+    half = NumberMarks(decimal, thousands, "half")
+    limits = {t: v for t in odd if LIMIT.fullmatch(t) and not math.isnan(v := half.finite(t))}
     strange = [t for t in odd if t not in limits and not MEASURED.match(t)]
     numeric = (
         sum(said[t] for t in strange) <= MOST_NOT_NUMBERS * sum(said.values())
@@ -185,13 +186,6 @@ def profile_of(name: str, column: TextColumn, decimal: str = ".") -> Profile:
         mixed=mixed if is_number else None,
         limits=tuple(limits) if is_number else (),
     )
-
-
-def _limit(text: str, marks: NumberMarks) -> float | None:
-    """Return a replacement beyond a limit, half of a lower one; None for any other text."""
-    found = LIMIT.fullmatch(text)
-    value = marks.finite(found[2]) if found else math.nan
-    return None if found is None or math.isnan(value) else value / (2 if found[1] in "<≤" else 1)
 
 
 def _is_number(text: str) -> bool:
