@@ -42,12 +42,6 @@ MESSAGE_BITS = 64  # k of the paper; half the bits of p would have to be known t
 _ALL = 1 << MESSAGE_BITS  # 2^64
 
 
-def _let_others_run() -> None:
-    """Let this thread compute while others do, where that is possible."""
-    if gmpy2:
-        gmpy2.get_context().allow_release_gil = True
-
-
 @cache
 def _say_if_slow() -> None:
     if not gmpy2:
@@ -99,7 +93,7 @@ class ResiduePrivateKey:
         return ResidueKey(self.p * self.q, y)
 
     def seal(self, message: int) -> Whole:
-        """Return the same as the public half, twenty times as fast with a power made ahead."""
+        """Return the same as the public half, many times as fast with a power made ahead."""
         _say_if_slow()
         p, q = self.p, self.q
         by_p = self._hiding.pop() if self._hiding else self._random_power()
@@ -113,7 +107,8 @@ class ResiduePrivateKey:
 
     def make_ahead(self, number: int) -> None:
         """Have that many random powers ready to be taken, in memory, each by one message."""
-        _let_others_run()
+        if gmpy2:  # let other threads run meanwhile
+            gmpy2.get_context().allow_release_gil = True
         hiding, _ = self._hiding, self._of_base
         while len(hiding) < number:
             hiding.append(self._random_power())
