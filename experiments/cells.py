@@ -233,7 +233,6 @@ def run_cells(
     data_dir: Path | None,
     basis_of: BasisOf = _on_nothing_else,
     jobs: int = 1,
-    console: Console | None = None,
 ) -> dict[str, Cell]:
     """Run the cells that are missing or stale, in `jobs` processes, and return all by name.
 
@@ -243,11 +242,23 @@ def run_cells(
     """
     if _to_run(folder, plans, basis_of):
         commit = committed()
-        with _folder_of_its_own(folder):
+        with _folder_of_its_own(folder), _bar() as progress, notes_once() as told:
             missing = _to_run(folder, plans, basis_of)  # another run may have ended meanwhile
-            _run_missing(
-                folder, plans, missing, run, title, data_dir, basis_of, jobs, console, commit
-            )
+            file, done = CellFile.read(folder), len(plans) - len(missing)
+            command, machine = provenance.command(), provenance.machine()
+            cells = progress.add_task(f"{title}: cells", total=len(plans), completed=done)
+            work = (missing, run, data_dir)
+            ended = _in_turn(*work) if jobs == 1 else _in_processes(*work, jobs)
+            with closing(ended):
+                for plan, (figures, seconds, notes) in ended:
+                    for note in notes:
+                        told.tell(note)
+                    basis, took = basis_of(plan.config), round(seconds, 3)
+                    file.cells[plan.name] = Cell(
+                        plan, figures, commit, command, took, machine, basis
+                    )
+                    _write(file, plan)
+                    progress.advance(cells)
     return read_cells(folder, plans, basis_of)
 
 
@@ -268,55 +279,25 @@ def _to_run(folder: Path, plans: Sequence[CellPlan], basis_of: BasisOf) -> list[
     return [plan for plan in plans if plan.name not in fresh]
 
 
-def _run_missing(
-    folder: Path,
-    plans: Sequence[CellPlan],
-    missing: Sequence[CellPlan],
-    run: RunCell,
-    title: str,
-    data_dir: Path | None,
-    basis_of: BasisOf,
-    jobs: int,
-    console: Console | None,
-    commit: str,
-) -> None:
-    file = CellFile.read(folder)
-    command, machine = provenance.command(), provenance.machine()
-
-    def keep(plan: CellPlan, figures: Values, seconds: float) -> None:
-        seconds = round(seconds, 3)
-        basis = basis_of(plan.config)
-        file.cells[plan.name] = Cell(plan, figures, commit, command, seconds, machine, basis)
-        _write(file, plan)
-
-    with _bar(console) as progress, notes_once() as told:
-        done = len(plans) - len(missing)
-        cells = progress.add_task(f"{title}: cells", total=len(plans), completed=done)
-        if jobs == 1:
-            for plan in missing:
-                before = _processor_seconds()
-                figures = run(plan.config, data_dir)
-                keep(plan, figures, _processor_seconds() - before)
-                progress.advance(cells)
-        else:
-            processes = min(jobs, len(missing), len(os.sched_getaffinity(0)))
-            with closing(_in_processes(missing, run, data_dir, processes)) as ended:
-                for plan, (figures, seconds, notes) in ended:
-                    for note in notes:
-                        told.tell(note)
-                    keep(plan, figures, seconds)
-                    progress.advance(cells)
-
-
-def _bar(console: Console | None) -> Progress:
+def _bar() -> Progress:
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
-        console=console or Console(stderr=True),
+        console=Console(stderr=True),
     )
+
+
+def _in_turn(
+    plans: Sequence[CellPlan], run: RunCell, data_dir: Path | None
+) -> Generator[tuple[CellPlan, _Ended], None, None]:
+    """Cells as they end in this process, where notes are said as they come."""
+    for plan in plans:
+        before = _processor_seconds()
+        figures = run(plan.config, data_dir)
+        yield plan, (figures, _processor_seconds() - before, [])
 
 
 def _in_processes(
@@ -324,6 +305,7 @@ def _in_processes(
 ) -> Generator[tuple[CellPlan, _Ended], None, None]:
     """Cells as they end, each process with one thread: more would only compete for the cores."""
     others = set(active_children())
+    jobs = max(1, min(jobs, len(plans), len(os.sched_getaffinity(0))))
     with ProcessPoolExecutor(jobs, get_context("spawn"), initializer=_begin_process) as pool:
         running: dict[Future[_Ended], CellPlan] = {}
         try:

@@ -19,6 +19,7 @@ from typing import Any
 from erosion.simulation.simulator import Simulation, simulate, timeless
 from erosion.simulation.testbed import study_path
 from erosion.simulation.testbed_sites import sites_of_testbed
+from erosion_client.site_file import Site
 from erosion_client.training.hospital import Hospital
 from erosion_common.program.command import add_data_dir
 from erosion_common.protocol.messages import EvaluateReply, FinalMetrics, Metrics
@@ -51,6 +52,12 @@ def one_split(study: Study, data_dir: Path | None, **options: Any) -> EvaluateRe
     return simulated_split(study, data_dir, **options).evaluation
 
 
+def simulated_on(study: Study, sites: Mapping[str, Site]) -> Simulation:
+    """Simulate the study with the hospitals of these sites."""
+    hospitals = {name: Hospital(site) for name, site in sites.items()}
+    return simulate(study, hospitals, clock=timeless)
+
+
 def simulated_split(
     study: Study,
     data_dir: Path | None,
@@ -71,8 +78,7 @@ def simulated_split(
         sites = sites_of_testbed(
             study, folder, Path(made), data_dir, None, min_local_steps=min_local_steps
         )
-        hospitals = {name: Hospital(site) for name, site in sites.items()}
-        return simulate(study, hospitals, clock=timeless)
+        return simulated_on(study, sites)
 
 
 def measured(

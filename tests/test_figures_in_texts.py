@@ -18,8 +18,7 @@ from experiments.experiment import RESULTS
 from experiments.papers import personal_finish, references, robustness
 from experiments.papers.robustness_page import summarise
 from experiments.papers.rules import RECOMMENDED, by_setting
-from experiments.papers.verdict import plans
-from experiments.papers.verdict_page import holding, pooled
+from experiments.papers.verdict import holding, plans, pooled
 from experiments.splits import simulated_split
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -21,7 +21,7 @@ from experiments.papers import (
     split_studies,
     titanic,
     tuned_rules,
-    verdict_page,
+    verdict,
 )
 
 EXPERIMENTS: Mapping[str, Experiment] = {
@@ -44,7 +44,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
         image_sites.EXPERIMENT,
         rules.SLOW_EROSION,
         split_studies.LOCAL_STEPS,
-        verdict_page.EXPERIMENT,
+        verdict.EXPERIMENT,
         references.EXPERIMENT,
         personal_finish.EXPERIMENT,
         rules.CONFIRMATION,

@@ -40,14 +40,9 @@ ROWS = ("majority", POOLED, *ARMS)
 OTHER_SPLITS = OtherSplits(
     rows=ROWS,
     columns={"accuracy": "accuracy", "AUROC": "auroc", "Brier score": "brier"},
-    remark="error over splits. The Brier score is that of the positive class: from 0 to 1, less is"
-    " better.",
     compared={"accuracy": "accuracy", "auroc": "auroc"},
     lower_is_better=(),
-    direction="Above 0 ours is better.",
     sometimes="auroc",
-    where_defined="Splits, which share patients, and in brackets those with a test part of both"
-    " classes, for AUROC",
     test_share=1 - TRAINING_SHARE,
 )
 PUBLISHED: Mapping[str, Sequence[float | None]] = constants("published")["fed-heart"]

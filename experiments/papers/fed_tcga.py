@@ -37,14 +37,9 @@ OTHER_SPLITS = flamby.OtherSplits(
         "Uno's C": "uno_c",
         "integrated Brier score": "integrated_brier",
     },
-    remark="error over the splits that have the figure. Of the integrated Brier score less is"
-    " better.",
     compared={"harrell_c": "C-index", "integrated_brier": "integrated Brier"},
     lower_is_better=("integrated_brier",),
-    direction="Ours is better above 0 by Harrell's C-index, and below 0 by the Brier score.",
     sometimes="harrell_c",
-    where_defined="Splits, which share patients, and in brackets those with a test part with a pair"
-    " to compare, for the C-index",
     test_share=TEST_SHARE,
 )
 PUBLISHED: Mapping[str, Sequence[float | None]] = constants("published")["fed-tcga"]

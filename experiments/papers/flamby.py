@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from erosion.simulation.simulator import Simulation, simulate, timeless
+from erosion.simulation.simulator import Simulation
 from erosion.simulation.testbed import study_path
 from erosion.simulation.testbed_sites import site_of
 from erosion.sources import Data
@@ -24,6 +24,7 @@ from erosion_common.study.study import Study, load_study
 from experiments.cells import Cell, Values
 from experiments.page import grid, named, table, where
 from experiments.papers.rules import RECOMMENDED, RECOMMENDED_ARM, Arms
+from experiments.splits import simulated_on
 from experiments.tables import (
     about,
     comparison_table,
@@ -76,8 +77,7 @@ def arms_and_pooled(
 
 
 def _simulated(study: Study, files: Mapping[str, Data]) -> Simulation:
-    hospitals = {name: Hospital(site_of(name, file)) for name, file in files.items()}
-    return simulate(study, hospitals, clock=timeless)
+    return simulated_on(study, {name: site_of(name, file) for name, file in files.items()})
 
 
 def _pooled(study: Study, files: Mapping[str, Data]) -> FinalMetrics:
@@ -153,12 +153,9 @@ class OtherSplits:
 
     rows: Sequence[str]  # of each user's table: what is no arm of ours, then the arms
     columns: Mapping[str, str]  # of each user's table: heading -> metric
-    remark: str  # below each user's title, after the number of patients
     compared: Mapping[str, str]  # metric -> heading, in the table of ours against others
     lower_is_better: Collection[str]  # of these metrics
-    direction: str  # says so
     sometimes: str  # the metric that some splits lack
-    where_defined: str  # says which splits have it
     test_share: float
 
     def draw(self, found: Mapping[str, Sequence[Values]]) -> dict[str, Any]:
@@ -166,7 +163,6 @@ class OtherSplits:
         measured = {user: splits for user, splits in found.items() if len(splits) > 1}
         return {
             **self._ours_against_others(measured),
-            "remark": self.remark,
             "each": [
                 {
                     "name": user,
@@ -198,9 +194,7 @@ class OtherSplits:
             for word in ("better", "worse")
         }
         return {
-            "direction": self.direction,
             "about": about(every),
-            "where_defined": self.where_defined,
             "splits": splits,
             "against": comparison_table(
                 every,

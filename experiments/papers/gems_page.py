@@ -1,5 +1,6 @@
 """The tables of GEMS, with the figures of the paper."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean, stdev
 from typing import Any
@@ -10,6 +11,7 @@ from experiments.page import Page, beside, bullets, constants, grid, named, page
 from experiments.papers.gems import (
     CHANGES,
     CLUSTERS,
+    HIDDEN,
     MAJORITY,
     NEURON_EPSILONS,
     NODES,
@@ -344,6 +346,7 @@ def draw(cells: Mapping[str, Cell]) -> Page:
         commonest["mnist"] = (
             f"Always to name the commonest digit of the training part is right in {right}."
         )
+    missing = Counter(plan.name.rpartition("-")[0] for plan in plans() if plan.name not in cells)
     return page(
         "gems",
         settings=[
@@ -360,7 +363,8 @@ def draw(cells: Mapping[str, Cell]) -> Page:
         changes=_changes(cells),
         ensemble_of_250=short(ENSEMBLE_OF_250),
         sizes=_sizes(cells),
-        neurons=[found for dataset, _ in TITLES if (found := _neurons(cells, dataset))],
+        neurons=[found for dataset in HIDDEN if (found := _neurons(cells, dataset))],
+        missing=", ".join(f"{count} of `{name}`" for name, count in missing.items()),
         epsilons=_epsilons(cells),
         public=_public(cells),
         asked=ASKED,

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import PrivateAttr
 
-from erosion.simulation.simulator import Simulation, simulate, timeless
+from erosion.simulation.simulator import Simulation
 from erosion.simulation.testbed import study_path
 from erosion.simulation.testbed_sites import site_of
 from erosion.sources import make_hospitals
@@ -26,7 +26,6 @@ from erosion_client.dataset.sources.data_source import ImageSource, LabelledImag
 from erosion_client.dataset.split import split_patients
 from erosion_client.finding import Finding
 from erosion_client.site_file import Site
-from erosion_client.training.hospital import Hospital
 from erosion_common.protocol.messages import Metrics
 from erosion_common.rounds.records import RoundRecord
 from erosion_common.study.study import Study, load_study
@@ -35,7 +34,7 @@ from experiments.cells import Cell, CellPlan, Values, planned
 from experiments.experiment import experiment
 from experiments.page import Page, bullets, joined, page, table, where
 from experiments.papers.rules import RECOMMENDED, RECOMMENDED_ARM, Arms
-from experiments.splits import shipped_study
+from experiments.splits import shipped_study, simulated_on
 from experiments.tables import (
     Comparison,
     comparison_table,
@@ -140,10 +139,10 @@ def run(config: Values, data_dir: Path | None) -> Values:
     with tempfile.TemporaryDirectory() as folder, without_notes():
         files = make_hospitals(study, Path(folder), data_dir)
         sites = {name: site_of(name, file) for name, file in files.items()}
-        apart = _simulated(study, sites)
-        alone = _simulated(stopped(study, config["folds"]), sites)
+        apart = simulated_on(study, sites)
+        alone = simulated_on(stopped(study, config["folds"]), sites)
         together, site = in_one_place(study, sites)
-        pooled = _simulated(together, {study.user: site})
+        pooled = simulated_on(together, {study.user: site})
         tested = _tested(study, read_patients(sites[study.user].data, study))
     base_rate = apart.evaluation.base_rate
     assert base_rate is not None
@@ -196,11 +195,6 @@ def in_one_place(study: Study, sites: Mapping[str, Site]) -> tuple[Study, Site]:
         }
     )
     return together, sites[study.user].model_copy(update={"data": HeldImages.of(held)})
-
-
-def _simulated(study: Study, sites: Mapping[str, Site]) -> Simulation:
-    hospitals = {name: Hospital(site) for name, site in sites.items()}
-    return simulate(study, hospitals, clock=timeless)
 
 
 def _figures(found: Simulation, arm: str) -> dict[str, Any]:

@@ -227,13 +227,13 @@ def _no_layout() -> Mapping[str, slice]:
     return {}
 
 
-NAMES: Mapping[Scheme, str] = {
+NAMES: Mapping[str, str] = {
     "local": "Local",
     "fedavg": "FedAvg",
     "weight_erosion": "Weight Erosion",
 }
 USER_NAMES = ("0", "1", "2", "3")
-PUBLISHED: Mapping[Mode, Mapping[Split, Mapping[Scheme, Sequence[float]]]]
+PUBLISHED: Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]]
 PUBLISHED = constants("published")["titanic"]  # final accuracies, users 0 to 3
 
 
@@ -278,7 +278,7 @@ def _table(cells: Mapping[str, Cell], split: Split) -> str:
         return ""
     authors = where(cells, mode="reference", split=split, seed=AUTHORS_SEED)
 
-    def entry(mode: Mode, scheme: Scheme, user: str) -> str:
+    def entry(mode: Mode, scheme: str, user: str) -> str:
         ours = in_words([_final(cell, user, scheme) for cell in found[mode]])
         for cell in authors if mode == "reference" else ():
             ours += f", {_final(cell, user, scheme):.3f}"

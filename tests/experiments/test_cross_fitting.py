@@ -67,6 +67,21 @@ def run_with(study: Study, sites: Mapping[str, Hospital], kept: Any, **changes: 
     return run_study(RunContext(study=study, channel=transport, **known))
 
 
+def end_in_the_third_fold(folder: RunFolder, sites: Mapping[str, Hospital]) -> None:
+    """As if somebody had interrupted the run."""
+    rounds = count(1)
+
+    class Dying(FolderStore):
+        def keep_round(self, study: Study, state: RunState, record: RoundRecord) -> None:
+            super().keep_round(study, state, record)
+            if next(rounds) == 16:
+                raise KeyboardInterrupt
+
+    folder.path.mkdir()
+    with Dying(folder) as keeper, pytest.raises(KeyboardInterrupt):
+        run_with(study(), sites, keeper)
+
+
 def test_each_patient_is_held_out_once_in_every_cut() -> None:
     labels = np.arange(43) % 2
     rows = np.arange(43.0)[:, None]
@@ -169,18 +184,8 @@ def test_a_run_that_is_interrupted_in_a_fold_ends_the_same(tmp_path: Path) -> No
     whole = study()
     expected = simulate(whole, hospitals(tmp_path))
 
-    class Dying(FolderStore):
-        rounds = count(1)
-
-        def keep_round(self, study: Study, state: RunState, record: RoundRecord) -> None:
-            super().keep_round(study, state, record)
-            if next(self.rounds) == 16:  # in the middle of the third fold
-                raise KeyboardInterrupt
-
     folder, sites = RunFolder(tmp_path / "run"), hospitals(tmp_path)
-    folder.path.mkdir()
-    with Dying(folder) as keeper, pytest.raises(KeyboardInterrupt):
-        run_with(whole, sites, keeper)
+    end_in_the_third_fold(folder, sites)
     with FolderStore(folder) as again:
         resumed = run_with(whole, sites, again)
     assert resumed.evaluation == expected.evaluation
@@ -222,19 +227,9 @@ HARMS: list[tuple[str, Callable[[Path], object], str]] = [
 def interrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run that ended in the middle of its third fold."""
 
-    class Dying(FolderStore):
-        rounds = count(1)
-
-        def keep_round(self, study: Study, state: RunState, record: RoundRecord) -> None:
-            super().keep_round(study, state, record)
-            if next(self.rounds) == 16:
-                raise KeyboardInterrupt
-
     path = tmp_path_factory.mktemp("interrupted")
     folder = RunFolder(path / "run")
-    folder.path.mkdir()
-    with Dying(folder) as keeper, pytest.raises(KeyboardInterrupt):
-        run_with(study(), hospitals(path), keeper)
+    end_in_the_third_fold(folder, hospitals(path))
     return folder.path
 
 

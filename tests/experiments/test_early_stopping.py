@@ -2,14 +2,12 @@
 
 from pathlib import Path
 
-import tomli_w
 import torch
 
 from erosion.simulation.simulated_testbed import side_by_side
 from erosion.simulation.simulator import simulate
 from erosion.simulation.testbed import study_path
-from erosion.sources import make_hospitals
-from erosion_client.site_file import load_site
+from erosion.simulation.testbed_sites import sites_of_testbed
 from erosion_client.training.hospital import Hospital
 from erosion_common.study.study import Study, load_study
 from erosion_server.run.overview import EarlyStop
@@ -30,26 +28,10 @@ def default_study() -> Study:
     return Study.model_validate({**values, **changes})
 
 
-def write_sites(study: Study, folder: Path, address: str) -> dict[str, Path]:
-    """Its hospitals' site files, by name."""
-    sites = {}
-    for name, data in make_hospitals(study, folder, None).items():
-        path = sites[name] = folder / name / "site.toml"
-        site = {
-            "name": name,
-            "data": data,
-            "coordinator": {"address": address},
-            "approval": {"automatic": "within_limits"},
-            "compute": {"public_order": True},  # so that a simulation is the same
-        }
-        path.write_text(tomli_w.dumps(site), encoding="utf-8")
-    return sites
-
-
 def test_the_default_study_with_a_narrow_cone_stops_and_its_other_arm_runs(tmp_path: Path) -> None:
     study = default_study()
-    sites = write_sites(study, tmp_path, "127.0.0.1:1")
-    hospitals = {name: Hospital(load_site(path)) for name, path in sites.items()}
+    sites = sites_of_testbed(study, tmp_path, tmp_path, None, None)
+    hospitals = {name: Hospital(site) for name, site in sites.items()}
     simulated = simulate(study, hospitals)
     stopped, other = simulated.finals["weight_erosion"], simulated.finals["local"]
     last = simulated.records["weight_erosion"][-1]

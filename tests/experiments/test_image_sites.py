@@ -13,7 +13,7 @@ from PIL import Image
 from erosion.simulation.testbed import study_path
 from erosion.simulation.testbed_sites import site_of
 from erosion.sources import make_hospitals
-from erosion.sources.pictures import COLLECTIONS, Cifar10, Pictures, read_jpegs, share_out
+from erosion.sources.pictures import COLLECTIONS, Cifar10, read_jpegs, share_out
 from erosion_client.dataset.local_dataset import LocalDataset
 from erosion_client.site_file import Site
 from erosion_common.errors import DataError, StudyError
@@ -117,17 +117,6 @@ def test_no_lesion_is_in_the_training_and_the_test_part(ham_folder: Path, user: 
         assert not set(lesions[split.training]) & set(lesions[split.test])
 
 
-def test_a_shared_lesion_is_one_with_pictures_in_two_collections() -> None:
-    four = np.zeros(4, dtype=np.int64)
-    pictures = Pictures(
-        images=np.zeros((4, 28, 28, 3), dtype=np.uint8),
-        labels=four,
-        sites=np.array([0, 0, 0, 1]),
-        lesions=np.array([7, 7, 8, 8]),
-    )
-    assert pictures.is_shared.tolist() == [False, False, True, True]
-
-
 def test_a_picture_file_without_lesions_is_named(ham_folder: Path) -> None:
     np.savez(ham_folder / "ham10000" / "ham10000_28x28.npz", labels=np.zeros(3))
     with pytest.raises(DataError, match=r"ham10000_28x28.npz cannot be read .* make it again"):
@@ -190,20 +179,6 @@ def test_the_four_collections_have_their_pictures(tmp_path: Path) -> None:
 
 
 # -- the experiment --------------------------------------------------------------------------------
-
-
-def test_every_cell_is_a_valid_study_with_all_arms() -> None:
-    plans = image_sites.plans()
-    users = sum(len(image_sites.users_of(study)) for study in image_sites.STUDIES)
-    assert len({plan.name for plan in plans}) == len(plans) == image_sites.SPLITS * users
-    for plan in plans[:5]:  # both studies, and every collection
-        study = image_sites.study_of(plan.config)
-        assert list(study.arms) == list(ARMS)
-        assert (study.user, study.seed) == (plan.config["user"], plan.config["seed"])
-        alone = image_sites.stopped(study, plan.config["folds"])
-        assert list(alone.arms) == ["local"]
-        assert alone.selection is not None
-    assert {plan.config["study"] for plan in plans[:5]} == set(image_sites.STUDIES)
 
 
 def test_pooled_training_has_everybody_s_pictures_but_the_user_s_test_part(

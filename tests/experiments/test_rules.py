@@ -98,7 +98,6 @@ def test_a_cell_says_what_every_rule_chose(tmp_path: Path) -> None:
     assert found["fedavg"]["settings"]["weighting"] in {"samples", "uniform"}
     assert 1 <= found["fedavg"]["rounds"] <= tuned_rules.study_of(config).rounds
     assert found["patients"] == 104
-    assert found == tuned_rules.run(config, tmp_path)
 
 
 def test_a_rule_is_set_beside_a_reference_on_the_same_split_alone() -> None:

@@ -14,8 +14,6 @@ import pytest
 from numpy.typing import NDArray
 from sklearn.datasets import load_breast_cancer
 
-from erosion.simulation.simulator import simulate
-from erosion.simulation.testbed_sites import site_of
 from erosion.sources import REGISTRY, Data, make_hospitals, source
 from erosion.sources.diabetes_130 import AS_THEY_ARE, FILE, FOLDER, NUMBERS
 from erosion.sources.flamby import COLUMNS, FILES
@@ -28,7 +26,6 @@ from erosion.sources.mnist import (
     user_test_images,
 )
 from erosion.sources.shipped import HOSPITALS, NUM_PATIENTS, BreastCancer
-from erosion_client.training.hospital import Hospital
 from erosion_common.errors import DataError, StudyError
 from erosion_common.study.study import Study, load_study
 from erosion_common.study.study import Testbed as OwnTable
@@ -320,18 +317,6 @@ def test_the_four_heart_hospitals_have_the_published_patients(
     assert complete == {"cleveland": 303, "hungary": 261, "switzerland": 46, "va": 130}
     ill = {h: sum(row["num"] != "0" for row in rows) for h, rows in patients.items()}
     assert ill == {"cleveland": 139, "hungary": 106, "switzerland": 115, "va": 149}
-
-
-@pytest.mark.data
-def test_the_heart_disease_study_ends_with_a_result_for_cleveland(
-    tmp_path: Path, data_dir: Path
-) -> None:
-    found = study("heart-disease").model_copy(update={"rounds": 2})
-    files = make_hospitals(found, tmp_path, data_dir)
-    simulated = simulate(found, {name: Hospital(site_of(name, f)) for name, f in files.items()})
-    assert simulated.evaluation.hospital == "cleveland"
-    assert set(simulated.finals["fedavg"].weights) == {"cleveland", "hungary", "switzerland", "va"}
-    assert simulated.evaluation.comparison is not None
 
 
 # -- MNIST -----------------------------------------------------------------------------------------

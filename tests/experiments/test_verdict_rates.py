@@ -9,8 +9,7 @@ from erosion_client.evaluation.final_figures import sign_flip_p_value
 from experiments.cells import Cell
 from experiments.papers import verdict_refits as refits
 from experiments.papers import verdict_simulated as nulls
-from experiments.papers.verdict import SEEDS, plans
-from experiments.papers.verdict_page import LEVELS, draw, holding, pooled
+from experiments.papers.verdict import LEVELS, SEEDS, draw, holding, plans, pooled
 from experiments.papers.verdict_simulated import (
     RULES,
     Studies,
