@@ -59,7 +59,7 @@ def is_private(module: str) -> bool:
 
 
 def test_nothing_uses_flowers_private_names() -> None:
-    found = {}
+    found: dict[str, set[str]] = {}
     for path in files():
         text = path.read_text(encoding="utf-8")
         if re.search(r"flwr|__dict__|vars|[gs]etattr", text):  # parsing all takes long

@@ -148,7 +148,10 @@ def test_an_ordinary_study_of_200_rounds_gives_no_record(tmp_path: Path) -> None
     training = {"steps": 3, "batch_size": 8, "learning_rate": 0.1}
     study = small_study(arms={"fedavg": {}}, scaling="none", rounds=200, training=training)
     public, secret = found_in(
-        tmp_path, study, lambda *seen: fitted(study, "bob", *seen, NUM_PATIENTS), follow=True
+        tmp_path,
+        study,
+        lambda starts, deltas: fitted(study, "bob", starts, deltas, NUM_PATIENTS),
+        follow=True,
     )
     assert public > 10
     assert secret <= BY_CHANCE

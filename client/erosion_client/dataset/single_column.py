@@ -152,7 +152,7 @@ def _far(values: Floats, counts: _Numbers) -> _Found:
     }
     low, high = max(low for low, _ in ends.values()), min(high for _, high in ends.values())
     # A 0 is far from all others where no dose was given, and is asked about separately.
-    found = (values != 0) & ~((low < values) & (values < high))
+    found: _Found = (values != 0) & ~((low < values) & (values < high))
     for index in np.flatnonzero(found).tolist():
         low, high = ends[is_code(float(values[index]))]
         found[index] = not low < values[index] < high
@@ -210,7 +210,8 @@ def _zero_standing_apart(x: Floats) -> _Found:
         return np.zeros(len(x), dtype=bool)
     first, middle, third = _quarters(others)
     deviation = (third - first) / QUARTILES_APART
-    return zeros & bool(others[0] >= GAP * deviation and middle >= FAR * deviation)
+    apart: _Found = zeros & bool(others[0] >= GAP * deviation and middle >= FAR * deviation)
+    return apart
 
 
 def _below_zero(x: Floats) -> _Found:

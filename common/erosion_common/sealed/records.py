@@ -6,7 +6,7 @@ see what that was, and how far from the user's update it really is.
 
 import json
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import safetensors.torch
 from pydantic import Field
@@ -171,7 +171,7 @@ def _read(path: Path, form: type[S]) -> S | None:
     except OSError as problem:
         raise CheckpointError(f"{path} cannot be read: {problem.strerror}.") from None
     try:
-        values = {}
+        values: dict[str, Any] = {}
         for part in text.splitlines() if form is PendingRound else [text]:
             values |= without_checksum(json.loads(part))
         return form.model_validate_json(json.dumps(values))
