@@ -74,26 +74,6 @@ def test_the_help_waits_for_no_command_s_imports() -> None:
     assert run.stdout.split() == []
 
 
-def test_the_testbed_s_own_table_is_read_without_packages_for_tables(tmp_path: Path) -> None:
-    program = (
-        "import sys; from pathlib import Path; from erosion.sources import make_hospitals;"
-        "from erosion_common.study.study import load_study;"
-        "import erosion; folder = Path(erosion.__file__).parent;"
-        "study = load_study(folder / 'studies' / 'breast-cancer.toml');"
-        "make_hospitals(study, Path(sys.argv[1]), Path(sys.argv[1]));"
-        "print(*(name for name in ('sklearn', 'scipy', 'pandas') if name in sys.modules))"
-    )
-    run = subprocess.run(
-        [sys.executable, "-c", program, tmp_path],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=True,
-    )
-    assert run.stdout.split() == []
-    assert [*tmp_path.glob("*/patients.csv")]
-
-
 def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["--version"])

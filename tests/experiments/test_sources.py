@@ -110,8 +110,10 @@ def test_a_wrong_option_is_named_with_its_remedy(
 
 def test_a_shipped_study_s_data_are_made_without_libraries_for_tables(tmp_path: Path) -> None:
     program = (
-        "import sys; from pathlib import Path; from erosion.simulation import testbed as t;"
-        "[t.make_hospitals(t.load_study(t.study_path(n)), Path(sys.argv[1]), None)"
+        "import sys; from pathlib import Path; from erosion.sources import make_hospitals;"
+        "from erosion.simulation.testbed import study_path;"
+        "from erosion_common.study.study import load_study;"
+        "[make_hospitals(load_study(study_path(n)), Path(sys.argv[1]), None)"
         " for n in ('breast-cancer', 'diabetes-progression')];"
         "print({'sklearn', 'scipy', 'pandas'} & {*sys.modules})"
     )
