@@ -36,7 +36,7 @@ for _name in installed_names("method"):
 for _name in installed_names("task"):
     load_task(_name, None)
 
-# Tests between real processes, and computations: three quarters of the time.
+# Tests between real processes, in browsers, and computations: four fifths of the time.
 LONG = (
     *(
         "tests/e2e/",
@@ -50,6 +50,15 @@ LONG = (
     *("tests/client/test_private_rounds.py", "tests/client/test_local_trainings.py"),
     *("tests/server/test_resume.py", "tests/server/test_study_queue.py"),
     *("tests/server/test_link.py", "tests/server/test_data_check.py"),
+    *("tests/server/test_pages_in_a_browser.py", "tests/server/test_calculator.py"),
+    *(
+        "tests/server/test_monitoring.py",
+        "tests/server/test_watch.py",
+        "tests/server/test_roles.py",
+    ),
+    *("tests/server/test_end_notices.py", "tests/client/test_external.py"),
+    *("tests/client/test_reconstruction.py", "tests/common/gems/test_methods.py"),
+    "tests/client/test_scans.py::test_networks_of_monai_take_images_and_volumes",
     "tests/server/test_export_onnx.py",
     "tests/test_figures_in_texts.py::test_the_papers_setting",  # two whole studies
     "tests/common/test_split_models.py::test_networks_of_images_are_trained_with_it_from_scratch",
