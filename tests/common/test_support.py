@@ -27,6 +27,7 @@ from erosion_common.rounds.presence import UserDeclinedError  # noqa: F401 - as 
 from erosion_common.support.logs import JsonLines, SafeText, about, stamp
 from erosion_common.support.process import GAP_SECONDS, RunningTime, imports_for_good
 from erosion_common.support.software import DISTRIBUTIONS, check_distributions, install_command
+from erosion_common.support.text import significant
 from tests.support.projects import EXTRAS, PROJECTS
 from tests.support.refusals import refused
 
@@ -242,3 +243,13 @@ def test_large_buffers_that_were_freed_are_used_again() -> None:
     first, again, *returned = map(int, said.stdout.split())
     assert again < first / 8
     assert min(returned[1:]) > first / 2
+
+
+@pytest.mark.parametrize(
+    ("value", "digits", "said"),
+    [(1224.0, 3, "1220"), (250_000.0, 3, "250000"), (0.09384, 3, "0.0938"), (-12.0, 2, "-12")],
+)
+def test_a_figure_keeps_its_digits_without_an_exponent(
+    value: float, digits: int, said: str
+) -> None:
+    assert significant(value, digits) == said

@@ -675,8 +675,8 @@ def test_table_1_and_the_flow_are_of_what_hospitals_disclosed(folder: Path) -> N
         "kind": "number",
         "count": 120,
         "missing": 0,
-        "mean": 14.25,
-        "deviation": 4.0,
+        "mean": 1425.0,
+        "deviation": 1400.0,
     }
     classes = {
         "name": "diagnosis",
@@ -700,7 +700,7 @@ def test_table_1_and_the_flow_are_of_what_hospitals_disclosed(folder: Path) -> N
     run = with_performance(Performance(), patients={"home": summary})
     values = values_of(run)
     assert values["table1_headings"] == ("Column", "home")
-    assert values["table1"][0] == ("mean radius", Cell("14.2 (4)", "±0.5"))
+    assert values["table1"][0] == ("mean radius", Cell("1420 (1400)", "±180"))
     assert values["table1"][1] == ("diagnosis: benign", Cell("67 %", "59–74 %"))
     home, alike, *_ = values["flow"]
     assert home[:-1] == (

@@ -12,6 +12,7 @@ from torch import Tensor
 from erosion_common.errors import DataError
 from erosion_common.protocol.messages import Scaling
 from erosion_common.protocol.scaling import CUT, NOT_FOUND, Cut
+from erosion_common.support.text import significant
 from erosion_common.tasks.features import Feature, NumberFeature
 from erosion_common.tasks.inputs import ImageTask, TabularTask, multiply, takes_mean
 from erosion_common.tasks.preparations import ABSENT, prepared, term_values
@@ -130,7 +131,7 @@ def notes_of_unlike(
         has_deviation = isinstance(feature, NumberFeature) and deviation != NOT_FOUND
         if has_deviation and len(known) and not is_0_or_1:
             apart = np.abs(known - mean) / deviation
-            learned = f"{mean:.3g} ± {deviation:.2g}"
+            learned = f"{significant(mean)} ± {significant(deviation, 2)}"
             median = float(np.median(known))
             above = UNIT_APART if len(known) >= MANY else FAR
             if not mean - UNIT_APART * deviation <= median <= mean + above * deviation:
@@ -138,7 +139,7 @@ def notes_of_unlike(
                 if median == 0:
                     guess = "does 0 stand for missing values? [data.values] says so"
                 yield (
-                    f"{feature.name}: typically {median:.3g}, among the training"
+                    f"{feature.name}: typically {significant(median)}, among the training"
                     f" patients {learned}: {guess}"
                 )
             elif num_far := int((apart > np.where(known == 0, ZERO_FAR, FAR)).sum()):

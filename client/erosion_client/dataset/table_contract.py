@@ -37,7 +37,7 @@ from erosion_client.dataset.task_checks import checked_targets
 from erosion_client.dataset.text_table import TextColumn, TextTable
 from erosion_client.scaffold.vocabulary import change_of_header, header_unit, mixed_units, unit_text
 from erosion_common.errors import DataError
-from erosion_common.support.text import some
+from erosion_common.support.text import significant, some
 from erosion_common.tasks.features import CategoryMissing, NumberFeature, NumberMissing
 from erosion_common.tasks.inputs import TabularTask
 from erosion_common.tasks.task import Targets
@@ -311,8 +311,9 @@ class _TableCheck:
         median = float(np.median(known))
         if max(low - median, median - high) > UNTYPICAL * (high - low):
             self.notes.append(
-                f"column {name}: typically {median:.3g}, in the study {low:g} to {high:g}; if it is"
-                f" in another unit, write the factor under [data.units]: {toml_key(name)} = FACTOR"
+                f"column {name}: typically {significant(median)}, in the study {low:g} to {high:g};"
+                " if it is in another unit, write the factor under [data.units]:"
+                f" {toml_key(name)} = FACTOR"
             )
 
     def _limits(self, name: str, column: TextColumn) -> None:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from erosion_client import scaffold
 from erosion_client.dataset.column_values import UnitChange
 from erosion_client.dataset.single_column import distinct, quantiles_of
+from erosion_common.support.text import significant
 
 
 def words_in(file: str) -> dict[str, Any]:
@@ -62,8 +63,8 @@ class MixedUnits:
         share = round(100 * min(self.share_below, 1 - self.share_below))
         which = "above" if self.main_is_below else "below"
         return (
-            f"{share} % of the values lie {which} {self.cut:.3g}, and would fit the others in"
-            f" another unit (x {unit_text(self.change)})"
+            f"{share} % of the values lie {which} {significant(self.cut)}, and would fit the others"
+            f" in another unit (x {unit_text(self.change)})"
         )
 
 

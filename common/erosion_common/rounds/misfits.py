@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from erosion_common.protocol.messages import QUANTILES, ColumnSummary, Summary
 from erosion_common.settings.base import Settings
 from erosion_common.study.study import Study
-from erosion_common.support.text import printable
+from erosion_common.support.text import printable, significant
 from erosion_common.tasks.features import CategoryFeature
 
 OFF_BY = 2.0  # times the others' typical value, either way
@@ -161,10 +161,11 @@ def _one_value(name: str, columns: Mapping[str, ColumnSummary]) -> str:
         baseline = median(
             [middle for column in varying if (middle := middle_of(column)) is not None]
         )
-        return f"all are 0 (other hospitals: {baseline:.3g}). Does 0 stand for missing values?"
+        elsewhere = f"(other hospitals: {significant(baseline)})"
+        return f"all are 0 {elsewhere}. Does 0 stand for missing values?"
     if len({*quarters}) < 3:
         return ""
-    return f"all are {value:.3g}; at other hospitals they differ. Is it recorded there?"
+    return f"all are {significant(value)}; at other hospitals they differ. Is it recorded there?"
 
 
 def _are_of_0_and_1(columns: Sequence[ColumnSummary]) -> bool:
@@ -334,7 +335,7 @@ def _what_is_off(
     )
     if apart <= FAR * typical and not is_mirrored:
         return ""
-    here = f"typically {value:.3g} (other hospitals: {baseline:.3g})."
+    here = f"typically {significant(value)} (other hospitals: {significant(baseline)})."
     if 0 in (value, baseline):  # of which there is no factor; where all have it, it may be no value
         which, varies = ("0", own) if value == 0 else ("0 there", spread)
         if varies or not typical:
@@ -350,9 +351,11 @@ def _what_is_off(
         return ""
     if larger < OFF_BY or isinf(larger):  # the latter where one of the two is next to nothing
         return f"{here} Another unit, or other patients?"
-    times = f"{factor:.2g} times" if factor >= 1 else f"1/{1 / factor:.2g} of"
-    elsewhere = f"{times} the {baseline:.3g} of other hospitals"
-    return f"typically {value:.3g}, {elsewhere}. Is it in another unit{_unit_of(larger)}?"
+    times = (
+        f"{significant(factor, 2)} times" if factor >= 1 else f"1/{significant(1 / factor, 2)} of"
+    )
+    elsewhere = f"{times} the {significant(baseline)} of other hospitals"
+    return f"typically {significant(value)}, {elsewhere}. Is it in another unit{_unit_of(larger)}?"
 
 
 def _which_end_is_off(name: str, columns: Mapping[str, ColumnSummary]) -> str:
@@ -370,8 +373,8 @@ def _which_end_is_off(name: str, columns: Mapping[str, ColumnSummary]) -> str:
         return ""  # nearly all of the others' patients have one value, as of a column of 0 and 1
     own_low, own_high = own[_LOWEST], own[_HIGHEST]
     if own_low == 0 and low > ABOVE_ZERO * middle:
-        what = f"a tenth or more is 0 (other hospitals: the lowest tenth is {low:.3g} or above)"
-        return f"{what}. Does 0 stand for missing values?"
+        elsewhere = f"(other hospitals: the lowest tenth is {significant(low)} or above)"
+        return f"a tenth or more is 0 {elsewhere}. Does 0 stand for missing values?"
     ends = [value for value in (own_low, own_high, low) if value is not None]
     scale = log if min(ends) > 0 else float  # of a skewed column the factors count
     span = scale(high) - scale(low)
@@ -386,12 +389,14 @@ def _which_end_is_off(name: str, columns: Mapping[str, ColumnSummary]) -> str:
         )
 
     if own_low is not None and scale(own_low) <= scale(low) - span and stays(_MIDDLE, _THIRD):
-        what = f"the lowest tenth is {own_low:.3g} (other hospitals: {low:.3g} or above)"
+        what = f"lowest tenth is {significant(own_low)}"
+        elsewhere = f"{significant(low)} or above"
     elif own_high is not None and scale(own_high) >= scale(high) + span and stays(_FIRST, _MIDDLE):
-        what = f"the highest tenth is {own_high:.3g} (other hospitals: {high:.3g} or below)"
+        what = f"highest tenth is {significant(own_high)}"
+        elsewhere = f"{significant(high)} or below"
     else:
         return ""
-    return f"{what}. Does a number stand for missing values?"
+    return f"the {what} (other hospitals: {elsewhere}). Does a number stand for missing values?"
 
 
 def _unit_of(factor: float) -> str:

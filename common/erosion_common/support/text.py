@@ -107,3 +107,8 @@ def some(names: Iterable[str], most: int = 5, mark: str = ", ") -> str:
     """Return the first few of several names, for a message."""
     known = [*names]
     return mark.join(known[:most]) + (f"{mark}..." if len(known) > most else "")
+
+
+def significant(value: float, digits: int = 3) -> str:
+    """Return a figure with `digits` digits that count; no large one has an exponent: 1220."""
+    return f"{float(f'{value:.{digits}g}'):.15g}"

@@ -22,7 +22,7 @@ from erosion_common.protocol.messages import (
 from erosion_common.protocol.performance import Estimate
 from erosion_common.rounds.misfits import Misfit, middle_of, misfits, share_text
 from erosion_common.study.study import Study
-from erosion_common.support.text import printable
+from erosion_common.support.text import printable, significant
 from erosion_server.output.charts import LONGEST_NAME, Plot
 from erosion_server.output.pages import Cell, render_page
 from erosion_server.output.words import missing_share, shortened, unreadable
@@ -187,7 +187,11 @@ def _share_of(column: ColumnSummary, category: str, cell: int) -> str | Cell:
 
 def _about(value: float | None, column: ColumnSummary, cell: int) -> str | Cell:
     off = column.off_by(cell)
-    return Cell(number(value), f"±{off:.2g}") if off and value is not None else number(value)
+    return (
+        Cell(number(value), f"±{significant(off, 2)}")
+        if off and value is not None
+        else number(value)
+    )
 
 
 def counted(told: int, found: Range) -> Cell:
@@ -197,7 +201,7 @@ def counted(told: int, found: Range) -> Cell:
 
 def number(value: float | None) -> str:
     """Return a figure to three digits."""
-    return "" if value is None else f"{value:.3g}"
+    return "" if value is None else significant(value)
 
 
 def _picture(name: str, columns: Mapping[str, ColumnSummary]) -> Markup:
@@ -239,7 +243,8 @@ def show(found: Descriptions, console: Console) -> None:
                 f"{column.count or 'few'} ({low:.0f}–{high:.0f})",
                 missing_share(column),
                 Text(
-                    number(middle_of(column)) + (f" ±{off_by:.2g}" if off_by else ""), style=style
+                    number(middle_of(column)) + (f" ±{significant(off_by, 2)}" if off_by else ""),
+                    style=style,
                 ),
                 number(column.deviation),
             )

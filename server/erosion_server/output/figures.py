@@ -5,6 +5,7 @@ import io
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from erosion_common.protocol.performance import (
     Performance,
 )
 from erosion_common.support.files import write_atomically
-from erosion_common.support.text import harmless
+from erosion_common.support.text import harmless, significant
 from erosion_server.output.charts import Plot, percent, short, standalone
 from erosion_server.output.pages import Cell
 
@@ -294,7 +295,7 @@ def dependences(
     if not every:
         return
     low, high = (0.0, _round_up(max(every))) if is_share else (min(every), max(every))
-    form = percent if is_share else "{:.4g}".format
+    form = percent if is_share else partial(significant, digits=4)
     for each in found:
         name = file_name("dependence", each.column)
         unit = units.get(each.column, "")

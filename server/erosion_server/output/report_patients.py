@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from erosion_common.protocol.messages import ColumnSummary, Summary, count_range
+from erosion_common.support.text import significant
 from erosion_common.tasks.inputs import TabularTask
 from erosion_server.output.pages import Cell, Row
 from erosion_server.output.run_data import RunData
@@ -99,10 +100,9 @@ def _column_row(name: str, units: Mapping[str, str], beside: Mapping[str, Summar
 def _mean_of(column: ColumnSummary | None, of: Summary) -> Cell:
     if column is None or column.mean is None:
         return Cell("–")
-    deviation = f" ({column.deviation:.3g})" if column.deviation else ""
+    deviation = f" ({significant(column.deviation)})" if column.deviation else ""
     off = column.off_by(of.min_cell)
-    rounded = float(f"{off:.2g}")  # 180, not 1.8e+02
-    return Cell(f"{column.mean:.3g}{deviation}", f"±{rounded:g}" if off else "")
+    return Cell(significant(column.mean) + deviation, f"±{significant(off, 2)}" if off else "")
 
 
 def _share_of(column: ColumnSummary | None, category: str, of: Summary) -> Cell:

@@ -4,6 +4,7 @@ from math import exp, log
 from typing import Any
 
 from erosion_common.protocol.performance import Coefficient, Estimate, ModelFigures, Performance
+from erosion_common.support.text import significant
 from erosion_common.tasks.count import Count
 from erosion_server.output import charts, figures
 from erosion_server.output.figures import estimate_cell
@@ -51,7 +52,7 @@ def performance_values(run: RunData) -> dict[str, Any]:
         "timed": timed,
         "horizon": None if horizon is None else f"{horizon:g} {time_unit}".strip(),
         "errors": [
-            [f"{x:.4g}" if isinstance(x, float) else str(x) or "–" for x in row]
+            [significant(x, 4) if isinstance(x, float) else str(x) or "–" for x in row]
             for row in (spread.rows if spread is not None else ())
         ],
         "groups": _groups(run, found),
@@ -156,8 +157,7 @@ def _effects(run: RunData, found: Performance) -> dict[str, Any]:
         deviation = deviations.get(each.column)
         if each.category is not None or not deviation:
             return ""
-        rounded = float(f"{deviation:.2g}")  # 360, not 3.6e+02
-        return f"per {rounded:g} {run.units.get(each.column, '')}".strip()
+        return f"per {significant(deviation, 2)} {run.units.get(each.column, '')}".strip()
 
     every = []
     for each in told[:MOST_COLUMNS_SHOWN]:
