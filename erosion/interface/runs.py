@@ -229,7 +229,7 @@ def _data_dir(given: AnyPath | None) -> Path:
 
 
 def _folder_of(study: AnyStudy, checked: Study) -> Path:
-    """Return where the patients are of a study without a [testbed] table; else any folder."""
+    """Return the folder of the study's file; one with a [testbed] table needs none."""
     if checked.testbed is not None:
         return Path()
     if isinstance(study, str | os.PathLike):

@@ -212,7 +212,7 @@ def _signal(program: _Program, number: signal.Signals) -> None:
 
 def run_testbed(
     study: Study,
-    beside: Path,
+    study_folder: Path,
     *,
     runs: Path,
     data_dir: Path,
@@ -224,14 +224,14 @@ def run_testbed(
 ) -> tuple[RunFolder, int]:
     """Run a study here; return its folder and the coordinator's exit code.
 
-    `beside`: the folder with the hospitals' files, of a study without a [testbed] table. `outputs`
-    are the coordinator's, as after its `--output`; `weights` is the folder of files that models
+    `study_folder`: with the hospitals' files, for a study without a [testbed] table. `outputs` are
+    the coordinator's, as after its `--output`; `weights` is the folder of files that models
     start from, for everybody, and `device` what every hospital trains on. `fork`: as for `deploy`.
     Raises StudyError, DataError.
     """
     check_start(study, weights)
     check_outputs(outputs)
-    own = own_data(study, beside) if study.testbed is None else None
+    own = own_data(study, study_folder) if study.testbed is None else None
     folder = new_run_folder(runs, study)
     code = deploy(
         study,

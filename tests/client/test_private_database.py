@@ -4,7 +4,7 @@ import os
 import sqlite3
 import subprocess
 import sys
-from contextlib import closing, nullcontext
+from contextlib import closing, nullcontext, suppress
 from pathlib import Path
 
 import pytest
@@ -44,6 +44,16 @@ def test_what_was_written_is_there_for_the_next_program(tmp_path: Path) -> None:
     assert things(opened(path)) == ["a"]
     written(None, "a")
     assert things(opened(None)) == []  # in memory nothing is kept
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_follows_an_unflushed_transaction_is_flushed(tmp_path: Path, fails: bool) -> None:
+    file, full = opened(tmp_path / "things.sqlite"), [(2,)]
+    with suppress(ValueError), file.transaction(flushed=False):
+        assert file.execute("pragma synchronous") == [(1,)]
+        if fails:
+            raise ValueError
+    assert file.execute("pragma synchronous") == full
 
 
 @pytest.mark.parametrize("is_nested", [False, True])

@@ -87,7 +87,7 @@ def _texts_found(
 
 
 def odd_among(x: Floats, rows: _Numbers) -> _Numbers:
-    """Return where values x (n,) of so many rows (n,) may mean "not known"; see `few_of`."""
+    """Return the indices of values x (n,) that may mean "not known"; rows (n,) counts each."""
     is_apart = _apart(x, rows)
     others = np.flatnonzero(~is_apart)
     x, rows = x[others], rows[others]
@@ -160,7 +160,7 @@ def _far(values: Floats, counts: _Numbers) -> _Found:
 
 
 def distinct(values: Floats, rows: _Numbers) -> tuple[Floats, _Numbers]:
-    """Return the distinct values, sorted, and the rows of each, of values (n,) of so many rows."""
+    """Return the distinct values, sorted, and the rows of each; rows (n,) counts each value."""
     x, place = np.unique(values[rows > 0], return_inverse=True)
     return x, np.bincount(place, rows[rows > 0], len(x)).astype(np.int64)
 

@@ -133,6 +133,9 @@ def text_column(name: str, column: "pa.ChunkedArray") -> TextColumn:
     Raises pyarrow's ArrowException for a kind that has no text, such as a list, or a duration,
     which would be a number of unnamed units.
     """
+    no_text = pa.ArrowException(f"column {name!r} is of type {column.type}")
+    if pa.types.is_duration(column.type):
+        raise no_text
     if pa.types.is_boolean(column.type):
         column = column.cast(pa.int8())
     kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
@@ -140,8 +143,6 @@ def text_column(name: str, column: "pa.ChunkedArray") -> TextColumn:
         test(kind) for test in (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
     )
     try:
-        if pa.types.is_duration(column.type):
-            raise pa.ArrowNotImplementedError
         if pa.types.is_dictionary(column.type):
             column = column.cast(kind)
         # Its distinct values become text, not those of every row.
@@ -153,7 +154,7 @@ def text_column(name: str, column: "pa.ChunkedArray") -> TextColumn:
             return TextColumn(numbers, codes, numbers)
         texts, is_changed = trimmed(encoded.dictionary.cast(pa.large_string()))
     except pa.ArrowNotImplementedError:
-        raise pa.ArrowException(f"column {name!r} is of type {column.type}") from None
+        raise no_text from None
     if is_changed:
         again = texts.dictionary_encode()
         texts, codes = again.dictionary, np.from_dlpack(again.indices).astype(np.int64)[codes]

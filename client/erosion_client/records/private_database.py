@@ -25,7 +25,6 @@ NETWORK = {  # file systems on which two computers would not see each other's `-
 _DAMAGED = (sqlite3.Error, UnicodeError)
 
 Values = Sequence[str | int | float | bytes]
-_COMMIT = "commit"
 
 
 class PrivateDatabase:
@@ -74,7 +73,7 @@ class PrivateDatabase:
 
     def execute(self, statement: str, values: Values = ()) -> list[tuple[Any, ...]]:
         """Execute one statement; return its rows."""
-        if not self._file.in_transaction or statement == _COMMIT:  # which nothing is lost before
+        if not self._file.in_transaction:
             self._check_in_place()
         try:
             return self._file.execute(statement, values).fetchall()
@@ -124,20 +123,25 @@ class PrivateDatabase:
     def transaction(self, *, flushed: bool = True) -> Iterator[None]:
         """Commit all or nothing, with exclusive access for one program.
 
-        Without `flushed` a power cut may lose it until the next that is; a killed program does not.
+        Without `flushed` a power cut may lose it until another write is; a killed program does not.
         """
         if self._file.in_transaction:
             yield
             return
-        self._file.execute(f"pragma synchronous = {'full' if flushed else 'normal'}")
-        self.execute("begin immediate")
+        if not flushed:
+            self.execute("pragma synchronous = normal")
         try:
+            self.execute("begin immediate")
             yield
-            self.execute(_COMMIT)
+            self._check_in_place()  # a commit to a file that was removed would be lost
+            self.execute("commit")
         except BaseException:  # an interrupted program leaves no partial transaction, either
             if self._file.in_transaction:
                 self.execute("rollback")
             raise
+        finally:
+            if not flushed:
+                self.execute("pragma synchronous = full")
 
     def close(self) -> None:
         """Close the file."""

@@ -157,7 +157,7 @@ def mixed_units(
 ) -> MixedUnits | None:
     """Return the two units that a column seems to be in; None where it is in one.
 
-    `values`: (n,), each of so many rows (`counts`, (n,)).
+    `values`: (n,), and in how many rows each is, `counts`: (n,).
     """
     x, rows = distinct(values, counts)
     if rows.sum() < FEWEST_MIXED or len(x) < 2:

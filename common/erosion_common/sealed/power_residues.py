@@ -106,7 +106,7 @@ class ResiduePrivateKey:
         return self._joined(by_p, by_q)
 
     def make_ahead(self, number: int) -> None:
-        """Have that many random powers ready to be taken, in memory, each by one message."""
+        """Keep `number` random powers in memory; each is used for one message."""
         if gmpy2:  # let other threads run meanwhile
             gmpy2.get_context().allow_release_gil = True
         hiding, _ = self._hiding, self._of_base
@@ -355,7 +355,7 @@ class CoordinatorKeys:
             self._proofs.clear()
 
     def make_ahead(self, number: int, run_hash: bytes) -> None:
-        """Make what the next question of so many values takes, its key and the proof included."""
+        """Prepare a question of `number` values: the key, its proof, and the random powers."""
         self.key.make_ahead(number)
         self.proof(run_hash)
 

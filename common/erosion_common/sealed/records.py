@@ -123,9 +123,9 @@ class RecordFiles(SumRecords):
         return _read(self._pending, PendingRound)
 
     def begin(self, pending: PendingRound) -> None:
-        """Put the question on the disk, and what became of it behind it, not flushed.
+        """Write the question and flush it; append its progress without a flush.
 
-        Whoever has lost the rest asks the same again, and gets the same distances.
+        A coordinator that lost the progress asks the same again, and gets the same distances.
         """
         if pending.weights is None:
             write_atomically(self._pending, _line_of(pending), mode=0o600)

@@ -20,8 +20,8 @@ _FEW_ARENAS = 2  # what one thread has freed, another can use
 def keep_freed_memory(*, large: bool = False) -> None:
     """For speed. Call once, before torch allocates. Without glibc nothing happens.
 
-    `large`: also buffers that glibc would map, and the kernel zero, at each use; a site whose model
-    has 11 million parameters then needs 2 to 4 models more.
+    `large`: also large buffers, which would otherwise be mapped and zeroed at each use; a site with
+    a model of 11 million parameters then needs the memory of 2 to 4 models more.
     """
     if large:
         _set(_M_MMAP_MAX, 0)

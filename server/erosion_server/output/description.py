@@ -187,11 +187,9 @@ def _share_of(column: ColumnSummary, category: str, cell: int) -> str | Cell:
 
 def _about(value: float | None, column: ColumnSummary, cell: int) -> str | Cell:
     off = column.off_by(cell)
-    return (
-        Cell(number(value), f"±{significant(off, 2)}")
-        if off and value is not None
-        else number(value)
-    )
+    if value is None or not off:
+        return number(value)
+    return Cell(number(value), f"±{significant(off, 2)}")
 
 
 def counted(told: int, found: Range) -> Cell:

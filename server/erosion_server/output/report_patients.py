@@ -59,11 +59,11 @@ def patient_values(run: RunData) -> dict[str, Any]:
             f"Every patient of {run.shown(user)} was trained on, and tested without its fold."
         )
     shown = [name for name in run.study.user_first if name in result.patients][:MOST_BESIDE]
-    beside = {name: result.patients[name] for name in shown}
-    every = (column for each in beside.values() for column in each.columns)
+    summaries = {name: result.patients[name] for name in shown}
+    every = (column for each in summaries.values() for column in each.columns)
     columns = [*dict.fromkeys(column.name for column in every)]
-    table1 = [_column_row(name, run.units, beside) for name in columns[:MOST_COLUMNS_SHOWN]]
-    if (more := len(result.patients) - len(beside)) > 0:
+    table1 = [_column_row(name, run.units, summaries) for name in columns[:MOST_COLUMNS_SHOWN]]
+    if (more := len(result.patients) - len(summaries)) > 0:
         notes.append(f"Table 1 leaves out {more} hospitals; result.json has them.")
     if (more := len(columns) - MOST_COLUMNS_SHOWN) > 0:
         notes.append(f"Table 1 leaves out {more} columns; `erosion describe` shows all.")
@@ -71,27 +71,27 @@ def patient_values(run: RunData) -> dict[str, Any]:
         "flow": flow,
         "flow_notes": notes,
         "table1": [row for of_column in table1 for row in of_column],
-        "table1_headings": ("Column", *map(run.shown, beside)),
+        "table1_headings": ("Column", *map(run.shown, summaries)),
         "patients": result.patients,
     }
 
 
-def _column_row(name: str, units: Mapping[str, str], beside: Mapping[str, Summary]) -> list[Row]:
+def _column_row(name: str, units: Mapping[str, str], summaries: Mapping[str, Summary]) -> list[Row]:
     of = {
         hospital: next((column for column in each.columns if column.name == name), None)
-        for hospital, each in beside.items()
+        for hospital, each in summaries.items()
     }
     categories = [*dict.fromkeys(c for column in of.values() if column for c in column.shares)]
     label = f"{name}, {unit}" if (unit := units.get(name, "")) else name
     rows: list[Row] = [
         (
             f"{name}: {category}",
-            *(_share_of(of[hospital], category, beside[hospital]) for hospital in of),
+            *(_share_of(of[hospital], category, summaries[hospital]) for hospital in of),
         )
         for category in categories[:MOST_CATEGORIES]
     ]
     if not categories:
-        rows = [(label, *(_mean_of(of[hospital], beside[hospital]) for hospital in of))]
+        rows = [(label, *(_mean_of(of[hospital], summaries[hospital]) for hospital in of))]
     if any(column is not None and column.missing for column in of.values()):
         rows.append((f"{name}: not known", *map(_missing_of, of.values())))
     return rows
