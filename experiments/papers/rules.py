@@ -40,7 +40,6 @@ Arms = Mapping[str, Mapping[str, Any]]
 Found = Mapping[Setting, Sequence[Values]]  # the splits of each setting
 
 SEEDS = 50
-SEEDS_LATER = 12  # of these, of what came later: those that `references` has, too
 REFERENCE = "local"
 OTHERS = ("local", "fedavg", "fine_tuning", "weight_erosion", "evidence_erosion")
 DRAWN = ("local", "fedavg", "weight_erosion")
@@ -120,10 +119,10 @@ def plans_of(settings: Iterable[Setting], seeds: Iterable[int], **same: Any) -> 
 
 
 def with_later(settings: Iterable[Setting], arms: Arms) -> list[CellPlan]:
-    """Return the cells of some arms, and on some of their splits what came later, and networks."""
-    settings, seeds = list(settings), range(SEEDS_LATER)
+    """Return the cells of some arms, and on the same splits what came later, and networks."""
+    settings, seeds = list(settings), range(SEEDS)
     networks = {name: {"model": model, "arms": own} for name, (model, own) in NETWORKS.items()}
-    first = plans_of(settings, range(SEEDS), arms=arms, version=2)
+    first = plans_of(settings, seeds, arms=arms, version=2)
     later = plans_of(settings, seeds, part="later", arms=LATER, version=1)
     networked = plans_of(settings, seeds, part="networks", networks=networks, version=1)
     return [
