@@ -10,12 +10,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from erosion_common.algorithms import load_method
-from erosion_common.settings.packages import installed_names
-from erosion_common.tasks import load_task
-
 # Property tests draw the same examples on every machine, so that a failure in CI repeats at home.
-settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=60)
+settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=20)
 settings.register_profile("search", deadline=None, max_examples=2000, print_blob=True)  # make fuzz
 settings.load_profile("repeatable")
 
@@ -29,12 +25,6 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 gc.disable()
 
 _homes = itertools.count()
-
-# The contract tests hold methods and tasks of packages that are installed here against them, too.
-for _name in installed_names("method"):
-    load_method(_name, None)
-for _name in installed_names("task"):
-    load_task(_name, None)
 
 # Tests between real processes, in browsers, and computations: four fifths of the time.
 LONG = (
@@ -86,6 +76,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="TIME",
         help="no long test starts after this time, in seconds since 1970; 0: there are none",
     )
+
+
+def pytest_collectstart(collector: pytest.Collector) -> None:
+    """Load the methods and tasks of installed packages, which contract tests check, too."""
+    if not isinstance(collector, pytest.Session):
+        return
+    # Imported here, as pytest-xdist's own process collects nothing and needs none of it.
+    from erosion_common.algorithms import load_method
+    from erosion_common.settings.packages import installed_names
+    from erosion_common.tasks import load_task
+
+    for name in installed_names("method"):
+        load_method(name, None)
+    for name in installed_names("task"):
+        load_task(name, None)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

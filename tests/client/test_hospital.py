@@ -29,6 +29,7 @@ from erosion_common.protocol.messages import (
 from erosion_common.protocol.scaling import pool
 from erosion_common.rounds.selection import fold_studies, trials
 from erosion_common.study.study import Study
+from tests.support.close import assert_close
 from tests.support.said import raises, says
 from tests.support.small_study import make_site, make_study, twenty_patients, with_missing
 
@@ -81,7 +82,7 @@ def test_a_round_has_the_learning_rate_of_its_schedule(tmp_path: Path) -> None:
     assert isinstance(first, TrainResult)
     assert isinstance(fourth, TrainResult)
     assert bool(first.delta.any())
-    torch.testing.assert_close(fourth.delta, first.delta / 2)
+    assert_close(fourth.delta, first.delta / 2)
 
 
 def test_training_is_that_of_local_sgd_on_all_of_a_peers_patients(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from erosion_common.algorithms import REGISTRY
 from erosion_common.rounds import checkpoint
 from erosion_common.rounds.round import first_state
 from erosion_common.study.study import Study, study_from_json
+from tests.support.close import assert_close
 from tests.support.installed_package import arm_of
 from tests.support.registry_cohorts import (
     DIM,
@@ -91,7 +92,7 @@ def test_without_peers_it_is_local_training(variant: Variant) -> None:
         step = algorithm.update(state, alone)
         state = step.state
         assert step.outcome == "done"
-        torch.testing.assert_close(step.delta, alone.own.delta)
+        assert_close(step.delta, alone.own.delta)
 
 
 @every_variant_without_optimizer
@@ -102,7 +103,7 @@ def test_identical_updates_are_a_fixed_point(variant: Variant) -> None:
     for round_number in (1, 2, 3):
         step = algorithm.update(state, cohort(round_number, *PEERS, delta=common))
         state = step.state
-        torch.testing.assert_close(step.delta, common)
+        assert_close(step.delta, common)
 
 
 @every_variant

@@ -12,6 +12,7 @@ from erosion_common.learning.local_sgd import LocalResult
 from erosion_common.learning.local_work import LocalWork
 from erosion_common.learning.models import Logistic, Mlp, build_model, flat_parameters
 from erosion_common.learning.training import Augmentation, Training, augmenter, cropped, rotated
+from tests.support.close import assert_close
 from tests.support.refusals import refused
 from tests.support.small_study import make_study
 from tests.support.tasks import image
@@ -36,23 +37,23 @@ def test_each_flip_is_taken_by_about_half_of_the_images() -> None:
 def test_a_crop_moves_the_image_and_puts_black_where_nothing_was() -> None:
     places = torch.tensor([[1, 1], [0, 0], [2, 1]])  # as it is; down and right; up
     found = cropped(PICTURE.expand(3, 1, 2, 3), places, 1)[:, 0]
-    torch.testing.assert_close(found[0], PICTURE[0, 0])
-    torch.testing.assert_close(found[1], torch.tensor([[0.0, 0.0, 0.0], [0.0, 0.0, 0.2]]))
-    torch.testing.assert_close(found[2], torch.tensor([[0.6, 0.8, 1.0], [0.0, 0.0, 0.0]]))
+    assert_close(found[0], PICTURE[0, 0])
+    assert_close(found[1], torch.tensor([[0.0, 0.0, 0.0], [0.0, 0.0, 0.2]]))
+    assert_close(found[2], torch.tensor([[0.6, 0.8, 1.0], [0.0, 0.0, 0.0]]))
 
 
 def test_a_rotation_turns_about_the_middle_whatever_the_sides_are() -> None:
     square = torch.arange(9.0).view(1, 1, 3, 3) / 9
-    torch.testing.assert_close(rotated(square, torch.tensor([90.0])), square.rot90(1, (2, 3)))
-    torch.testing.assert_close(rotated(PICTURE, torch.tensor([180.0])), PICTURE.rot90(2, (2, 3)))
+    assert_close(rotated(square, torch.tensor([90.0])), square.rot90(1, (2, 3)))
+    assert_close(rotated(PICTURE, torch.tensor([180.0])), PICTURE.rot90(2, (2, 3)))
     wide = torch.zeros(1, 1, 3, 5)
     wide[0, 0, 1, 1:4] = 1.0  # a bar of three pixels that lies: turned, it stands
     found = rotated(wide, torch.tensor([90.0]))[0, 0]
-    torch.testing.assert_close(found[:, 2], torch.ones(3))
+    assert_close(found[:, 2], torch.ones(3))
     assert float(found.sum()) == pytest.approx(3)
     volume = square[:, :, None].expand(1, 1, 2, 3, 3)
     turned = rotated(volume, torch.tensor([90.0]))
-    torch.testing.assert_close(turned[0, 0, 1], square.rot90(1, (2, 3))[0, 0])
+    assert_close(turned[0, 0, 1], square.rot90(1, (2, 3))[0, 0])
 
 
 def test_brightness_is_of_the_pixels_and_not_of_their_scaled_values() -> None:
@@ -70,7 +71,7 @@ def test_a_volume_is_changed_as_its_slices_would_be() -> None:
     settings = Augmentation(flip=("horizontal", "vertical"), crop=1, rotation=20, brightness=0.1)
     found = augmenter(settings, (0.0,), (1.0,), seed=3)(volume)
     one = augmenter(settings, (0.0,), (1.0,), seed=3)(volume[:, :, 1])
-    torch.testing.assert_close(found[:, :, 1], one)
+    assert_close(found[:, :, 1], one)
 
 
 def work(secret: bytes, augmentation: Augmentation | None) -> LocalWork:
@@ -109,7 +110,7 @@ def test_the_draws_are_the_sites_own_and_repeat() -> None:
 def test_apfl_augments_the_users_images_as_any_hospitals_are() -> None:
     users = replace(work(b"one", Augmentation(flip=("horizontal",))), is_user=True)
     without_own = Apfl(mixing=0.0, adaptive=False)
-    torch.testing.assert_close(without_own.train(users).delta, FedAvg().train(users).delta)
+    assert_close(without_own.train(users).delta, FedAvg().train(users).delta)
 
 
 def test_measuring_changes_nothing() -> None:
@@ -128,7 +129,7 @@ def test_the_order_of_mini_batches_stays_what_it_was() -> None:
         prepared = replace(work(b"one", settings), inputs=inputs, model=model)
         prepared.sgd(flat_parameters(model))
     plain, flipped = torch.cat(seen[:6]), torch.cat(seen[6:])
-    torch.testing.assert_close(plain, flipped)
+    assert_close(plain, flipped)
     assert sorted(plain[:10].tolist()) == list(range(10))
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from erosion_common.aggregation import vectors
 from erosion_common.aggregation.cohort import DiskCohort, MemoryCohort, Update, store
 from erosion_common.algorithms import REGISTRY
+from tests.support.close import assert_close
 from tests.support.contexts import CONTEXT
 from tests.support.disk_memory import measure
 from tests.support.hand_sized import cohort, update
@@ -77,14 +78,12 @@ def test_the_answers_are_those_of_whole_vectors(dim: int) -> None:
     deltas = [torch.randn(dim, generator=torch.Generator().manual_seed(i)) for i in range(5)]
     hospitals = as_cohort(*deltas)
     whole = torch.stack(deltas).double()
-    torch.testing.assert_close(hospitals.gram(), whole @ whole.T)
-    torch.testing.assert_close(hospitals.norms(), whole.norm(dim=1), rtol=1e-6, atol=0)
+    assert_close(hospitals.gram(), whole @ whole.T)
+    assert_close(hospitals.norms(), whole.norm(dim=1), rtol=1e-6, atol=0)
     weights = torch.tensor([0.5, 0.0, 0.25, 2.0, -1.0], dtype=torch.float64)
-    torch.testing.assert_close(
-        hospitals.weighted_sum(weights).double(), weights @ whole, rtol=1e-4, atol=1e-5
-    )
+    assert_close(hospitals.weighted_sum(weights).double(), weights @ whole, rtol=1e-4, atol=1e-5)
     centre = torch.ones(dim)
-    torch.testing.assert_close(
+    assert_close(
         vectors.distances_to(centre, hospitals.blocks()), (whole - 1).norm(dim=1), rtol=1e-6, atol=0
     )
 

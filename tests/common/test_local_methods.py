@@ -24,6 +24,7 @@ from erosion_common.learning.local_work import LocalOutcome, LocalWork, Tensors
 from erosion_common.learning.training import Training
 from erosion_common.rounds.records import Absence, Answer, RunState
 from erosion_common.rounds.round import Round, first_state
+from tests.support.close import assert_close
 from tests.support.contexts import CONTEXT
 from tests.support.hand_sized import cohort
 from tests.support.local_works import DIM, U, along, layout, local_round, work
@@ -123,11 +124,11 @@ def test_apfl_with_a_fixed_mixture_is_fedavg_or_local_training(mixing: float) ->
     apfl = Apfl(mixing=mixing, adaptive=False)
     task = work(0.2, (1, 0, 1, 1, 0), training={"steps": 3, "batch_size": 2})
     outcome = apfl.train(task)
-    torch.testing.assert_close(outcome.delta, FedAvg().train(task).delta)
+    assert_close(outcome.delta, FedAvg().train(task).delta)
     common = 0.7 * U  # the coordinator's, by the next round
     personal = apfl.personal(replace(task, received=common, kept=outcome.keep))
     expected = common if mixing == 0 else task.received + Local().train(task).delta
-    torch.testing.assert_close(personal, expected)
+    assert_close(personal, expected)
 
 
 def test_apfl_draws_anew_in_every_step() -> None:

@@ -29,6 +29,7 @@ from erosion_common.learning.models import Logistic, Mlp, MnistCnn, build_model,
 from erosion_common.learning.trainable import freeze
 from erosion_common.learning.training import Training
 from erosion_common.tasks.task import DerivedLoss, Loss
+from tests.support.close import assert_close
 from tests.support.small_study import make_study
 from tests.support.tasks import classes_of, read_task
 
@@ -226,12 +227,12 @@ def test_training_repeats_exactly_whatever_else_drew_random_numbers() -> None:
 def test_probabilities_do_not_depend_on_the_batch_size() -> None:
     model = build_model(Mlp(), (2,), 3, seed=1)
     outputs = outputs_of(model, INPUTS)
-    torch.testing.assert_close(outputs, outputs_of(model, INPUTS, batch_size=2))
+    assert_close(outputs, outputs_of(model, INPUTS, batch_size=2))
     whole = predictions_of(classes_of(3), model, flat_parameters(model), INPUTS)
-    torch.testing.assert_close(whole, outputs.softmax(dim=1))
+    assert_close(whole, outputs.softmax(dim=1))
     assert whole.dtype == torch.float64
     assert whole.shape == (3, 3)
-    torch.testing.assert_close(whole.sum(dim=1), torch.ones(3, dtype=torch.float64))
+    assert_close(whole.sum(dim=1), torch.ones(3, dtype=torch.float64))
 
 
 # -- The program's own SGD against torch's -------------------------------------------------------

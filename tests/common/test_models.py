@@ -32,6 +32,7 @@ from erosion_common.learning.pretrained import Pretrained, load_pretrained
 from erosion_common.learning.trainable import draws_from, to_training
 from erosion_common.learning.training import Training
 from erosion_common.rounds.checkpoint import save_model
+from tests.support.close import assert_close
 from tests.support.refusals import refused
 from tests.support.small_study import make_study
 
@@ -365,4 +366,4 @@ def test_a_backbone_keeps_the_statistics_of_its_file_in_training(tmp_path: Path)
     inputs = torch.randn(4, 1, 32, 32)
     trained = model(inputs)
     assert all(torch.equal(statistics[n], b) for n, b in model.named_buffers())
-    torch.testing.assert_close(trained.double(), outputs_of(model, inputs))
+    assert_close(trained.double(), outputs_of(model, inputs))

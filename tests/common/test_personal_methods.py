@@ -18,6 +18,7 @@ from erosion_common.algorithms.ifca import Ifca
 from erosion_common.algorithms.own_model import FedAmp, OwnModelState
 from erosion_common.algorithms.waffle import Waffle, weights_of
 from erosion_common.learning.training import Training
+from tests.support.close import assert_close
 from tests.support.contexts import CONTEXT, context
 from tests.support.federation import small_study
 from tests.support.hand_sized import cohort
@@ -187,7 +188,7 @@ def test_the_hessian_free_step_is_the_gradient_of_the_loss_after_a_step() -> Non
     (slope,) = torch.autograd.grad(loss(start), start, create_graph=True)
     (exact,) = torch.autograd.grad(loss(start - 0.5 * slope), start)
     found = PerFedAvg(inner_rate=0.5).train(of).delta.double()
-    torch.testing.assert_close(found, -exact, rtol=2e-3, atol=1e-4)
+    assert_close(found, -exact, rtol=2e-3, atol=1e-4)
 
 
 # -- pFedMe ----------------------------------------------------------------------------------------
@@ -208,7 +209,7 @@ def test_the_centre_goes_along_the_envelopes_gradient() -> None:
     of = work(0.3, (1, 0, 1, 1), training={"learning_rate": 0.1})
     theta = of.received + arm.train(of).delta  # so far it goes with approach = 1
     slope = next(of.gradients())[0](theta)
-    torch.testing.assert_close(slope, 2.0 * (of.received - theta), rtol=1e-3, atol=1e-5)
+    assert_close(slope, 2.0 * (of.received - theta), rtol=1e-3, atol=1e-5)
 
 
 # -- WAFFLE ----------------------------------------------------------------------------------------

@@ -38,6 +38,7 @@ from erosion_common.learning.private_step import (
 from erosion_common.settings.base import validate
 from erosion_common.study.privacy import delta_of, epsilon_of, noise_multiplier, strength_of
 from erosion_common.study.study import Study
+from tests.support.close import assert_close
 from tests.support.contexts import context
 from tests.support.local_works import along, layout, local_round, work
 from tests.support.refusals import refused
@@ -174,7 +175,7 @@ def test_without_a_cut_it_is_the_gradient_of_the_mean_loss(
     of = work(0.3, (0, 1, 1, 0, 0, 1, 1, 0), inputs=torch.randn(8, 1, generator=draws))
     loss = of.task.training_loss(of.targets)
     whole = gradient(of.model, of.received, of.inputs, of.targets, loss)
-    torch.testing.assert_close(cut_sum(of, 1e6, patients) / 8, whole, rtol=1e-5, atol=1e-7)
+    assert_close(cut_sum(of, 1e6, patients) / 8, whole, rtol=1e-5, atol=1e-7)
 
 
 def test_a_network_of_images_goes_through_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,7 +192,7 @@ def test_a_network_of_images_goes_through_in_parts(monkeypatch: pytest.MonkeyPat
     expected = gradient(model, start, inputs, targets, loss)
     is_random = any(isinstance(m, nn.Dropout) for m in model.modules())
     assert not is_random
-    torch.testing.assert_close(total.float() / 5, expected, rtol=1e-3, atol=1e-5)
+    assert_close(total.float() / 5, expected, rtol=1e-3, atol=1e-5)
 
 
 def test_layers_that_mix_patients_are_refused() -> None:

@@ -26,6 +26,7 @@ from erosion_common.learning.networks import MonaiNetwork, TorchvisionNetwork
 from erosion_common.learning.stacked_sgd import why_not_stacked
 from erosion_common.learning.trainable import flat_parameters, load_flat_parameters
 from erosion_common.learning.training import Training
+from tests.support.close import assert_close
 from tests.support.federation import small_study
 from tests.support.five_hospitals import hospitals, study_with
 from tests.support.local_works import layout, local_round, work
@@ -131,8 +132,8 @@ def test_it_is_torchs_batch_normalisation() -> None:
     ours = of.model.state_dict()
     for name, tensor in model.state_dict().items():
         if not name.endswith("num_batches_tracked"):
-            torch.testing.assert_close(ours[name], tensor, atol=1e-6, rtol=1e-5)
-    torch.testing.assert_close(of.model.eval()(of.inputs), model.eval()(of.inputs))
+            assert_close(ours[name], tensor, atol=1e-6, rtol=1e-5)
+    assert_close(of.model.eval()(of.inputs), model.eval()(of.inputs))
     assert float(ours["2.running_mean"].abs().min()) > 0
 
 

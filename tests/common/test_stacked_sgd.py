@@ -16,6 +16,7 @@ from erosion_common.study.privacy import problem_with_inputs
 from erosion_common.tasks.inputs import TabularTask
 from erosion_common.tasks.regression import Regression
 from erosion_common.tasks.task import Loss, Task
+from tests.support.close import assert_close
 from tests.support.refusals import refused
 from tests.support.small_study import make_study
 from tests.support.stacks import IMAGES, jobs, settings
@@ -46,7 +47,7 @@ def pulled(job: Job, strength: float) -> Job:
 def assert_alike(stacked: list[Job], alone: list[Job]) -> None:
     found, expected = train_stacked(stacked), [train_locally(*job) for job in alone]
     for one, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(one.delta, other.delta, rtol=1e-5, atol=1e-5)
+        assert_close(one.delta, other.delta, rtol=1e-5, atol=1e-5)
         assert other.delta.abs().max() > 1e-3
         assert (one.samples_seen, one.steps) == (other.samples_seen, other.steps)
 
@@ -103,7 +104,7 @@ def test_a_hospital_that_diverges_takes_nobody_along() -> None:
     found, expected = train_stacked(one_diverges()), [train_locally(*j) for j in one_diverges()]
     assert not found[2].delta.isfinite().any()
     for place in (0, 1, 3, 4):
-        torch.testing.assert_close(found[place].delta, expected[place].delta)
+        assert_close(found[place].delta, expected[place].delta)
 
 
 def test_what_draws_or_mixes_patients_is_not_stacked() -> None:

@@ -17,6 +17,7 @@ from erosion_common.rounds.records import Absence, RoundRecord, RunState
 from erosion_common.study.study import Study
 from erosion_server.coordination.folder_store import FolderStore
 from erosion_server.run.run_folder import open_run_folder
+from tests.support.close import assert_close
 from tests.support.open_study import FEDERATION, everybody, outcomes, played, study
 from tests.support.refusals import refused
 from tests.support.scripted import Kept, Scripted, metrics, step_result, study_run, trained
@@ -263,7 +264,7 @@ def test_a_round_that_ruins_the_users_model_is_undone_and_the_culprit_named() ->
     # one round of all, and after it three of a, c and d: 0.1, 0.3 and 0.4
     first = initial_state(transport.study, "fedavg").params
     moved = torch.full_like(first, (0.1 + 0.2 + 0.3 + 0.4) / 4 + 3 * (0.1 + 0.3 + 0.4) / 3)
-    torch.testing.assert_close(state.params - first, moved)
+    assert_close(state.params - first, moved)
 
 
 @pytest.mark.parametrize(("times", "outcome"), [(15.0, "rejected"), (3.0, "accepted")])

@@ -14,6 +14,7 @@ from erosion_common.rounds.evaluation import problem_with_figures, problem_with_
 from erosion_common.study.study import Study, study_from_json
 from erosion_common.tasks import REGISTRY
 from erosion_common.tasks.task import Task, as_tensor
+from tests.support.close import assert_close
 from tests.support.installed_package import arm_of
 from tests.support.refusals import refused
 from tests.support.registry_cohorts import model_for
@@ -102,7 +103,7 @@ def test_a_mean_over_patients_is_what_the_loss_is(name: str) -> None:
     )
     loss = task.training_loss(targets)
     halves = [loss(outputs[part], targets[part]) for part in (slice(0, 20), slice(20, 40))]
-    torch.testing.assert_close(loss(outputs, targets), torch.stack(halves).mean())
+    assert_close(loss(outputs, targets), torch.stack(halves).mean())
 
 
 @every_task
@@ -113,9 +114,9 @@ def test_patients_are_apart_where_the_task_says_so(name: str) -> None:
     targets, others = as_tensor(patients(task)), as_tensor(patients(task, seed=1))
     outputs = torch.randn(NUM_PATIENTS, task.num_outputs)
     loss, of_others = task.training_loss(targets), task.training_loss(others[:3])
-    torch.testing.assert_close(of_others(outputs, targets), loss(outputs, targets), rtol=0, atol=0)
+    assert_close(of_others(outputs, targets), loss(outputs, targets), rtol=0, atol=0)
     single = [loss(outputs[[i]], targets[[i]]) for i in range(NUM_PATIENTS)]
-    torch.testing.assert_close(torch.stack(single).mean(), loss(outputs, targets))
+    assert_close(torch.stack(single).mean(), loss(outputs, targets))
 
 
 @every_task
@@ -245,7 +246,7 @@ def test_whoever_is_in_one_part_of_an_update_moves_every_output_alike(name: str)
     (slopes,) = torch.autograd.grad(task.training_loss(seen)(outputs, seen), outputs)
     for part in set(parts.tolist()):
         moved = slopes[torch.from_numpy(parts == part)]
-        torch.testing.assert_close(moved, moved[:1].expand_as(moved))
+        assert_close(moved, moved[:1].expand_as(moved))
 
 
 @every_task

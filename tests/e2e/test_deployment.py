@@ -28,6 +28,7 @@ from erosion_server.output.observers import InBackground
 from erosion_server.run.journal import read_journal, read_records
 from tests.support import federation as support_federation
 from tests.support import programs
+from tests.support.close import assert_close
 from tests.support.federation import Federation, deployed, simulated_alike, small_study, write_site
 from tests.support.patience import PATIENCE
 
@@ -211,7 +212,7 @@ def test_every_kind_of_method_agrees_with_its_simulation_and_the_result_predicts
     assert right > 0.75 * len(truth)
     saved = checkpoint.load_model(folder.model)
     assert saved.shape == (3, 6)  # a model of each hospital
-    torch.testing.assert_close(saved, simulated.personal["ensemble"])
+    assert_close(saved, simulated.personal["ensemble"])
     own = set(ARMS) - {"scaffold", "fedlin", "finished"}
     assert set(simulated.personal) == {*own, "finished (finish)"}
     _, finished = read_model(folder.path, "finished")

@@ -19,6 +19,7 @@ from erosion_common.rounds import checkpoint
 from erosion_common.study.privacy import epsilon_of
 from erosion_common.study.study import Study
 from erosion_server.run.result import read_result
+from tests.support.close import assert_close
 from tests.support.federation import Federation, small_study
 from tests.support.rogue import RealSite, rogue_coordinator
 from tests.support.sealed_programs import serves
@@ -72,7 +73,7 @@ def test_a_deployment_equals_its_simulation_given_the_sites_secrets(tmp_path: Pa
             deployed = checkpoint.load(
                 run.checkpoint(arm), final, arm=arm, study_digest=study.digest
             )
-            torch.testing.assert_close(deployed.params, final.params, rtol=1e-6, atol=1e-7)
+            assert_close(deployed.params, final.params, rtol=1e-6, atol=1e-7)
             assert deployed.weights == pytest.approx(final.weights)
         report = run.report.read_text()
     other = simulate(study, {n: Hospital(_without_state(s)) for n, s in sites.items()})

@@ -10,7 +10,6 @@ import signal
 from pathlib import Path
 
 import pytest
-import torch
 
 from erosion.simulation.simulator import simulate
 from erosion_client.site_file import load_site
@@ -26,6 +25,7 @@ from erosion_server.run.journal import read_journal
 from erosion_server.run.overview import Overview
 from erosion_server.run.run_folder import RunFolder
 from tests.support import programs
+from tests.support.close import assert_close
 from tests.support.federation import small_study, write_site
 from tests.support.killed_coordinator import coordinate, same_run
 from tests.support.patience import PATIENCE
@@ -148,7 +148,7 @@ def test_every_hospital_gets_what_a_simulation_gives_it_also_after_a_kill(tmp_pa
         for arm, final in expected.finals.items():
             path = part.checkpoint(arm)
             deployed = checkpoint.load(path, final, arm=arm, study_digest=digest)
-            torch.testing.assert_close(deployed.params, final.params, rtol=1e-6, atol=1e-7)
+            assert_close(deployed.params, final.params, rtol=1e-6, atol=1e-7)
             assert found.users[user].arms[arm] == expected.evaluation.arms[arm]
             assert cut.of_user(user).checkpoint(arm).read_bytes() == path.read_bytes(), (user, arm)
         assert json.loads(part.model_card.read_text())["user"] == user

@@ -32,6 +32,7 @@ from experiments.papers.gems_models import (
     mnist_pool,
 )
 from experiments.papers.gems_page import draw, lower
+from tests.support.close import assert_close
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = Path(os.environ["EROSION_DATA"]) if "EROSION_DATA" in os.environ else None
@@ -60,7 +61,7 @@ def test_the_written_out_gradient_is_autograds(hidden: tuple[int, ...]) -> None:
         torch.autograd.backward(nn.functional.cross_entropy(network(few.inputs), few.labels))
         optimizer.step()
     flat = torch.cat([layer.flat for layer in mine])
-    torch.testing.assert_close(flat, flat_parameters(network), atol=1e-5, rtol=1e-4)
+    assert_close(flat, flat_parameters(network), atol=1e-5, rtol=1e-4)
 
 
 def test_local_models_learn_their_own_labels_only() -> None:

@@ -27,6 +27,7 @@ from experiments.papers.robustness import (
 )
 from experiments.papers.robustness_page import draw, rows, summarise
 from experiments.splits import one_split
+from tests.support.close import assert_close
 from tests.support.small_study import make_site, make_study, twenty_patients
 
 HONEST = torch.tensor([3.0, 4.0])
@@ -59,8 +60,8 @@ def test_an_attack_sends_what_it_says(attack: str, update: list[float]) -> None:
 def test_the_mimic_copies_the_users_last_update_and_adds_a_step_against_its_own() -> None:
     # |(0, 2)| / 2 = 1 step along -(0.6, 0.8)
     found = sent("mimic", users_last=torch.tensor([0.0, 2.0]))
-    torch.testing.assert_close(found, torch.tensor([-0.6, 1.2]))
-    torch.testing.assert_close(sent("mimic"), HONEST / 2)  # nothing to copy in the first round
+    assert_close(found, torch.tensor([-0.6, 1.2]))
+    assert_close(sent("mimic"), HONEST / 2)  # nothing to copy in the first round
     assert sent("mimic", honest=torch.zeros(2)).tolist() == [0.0, 0.0]
 
 

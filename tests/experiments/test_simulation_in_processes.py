@@ -21,6 +21,7 @@ from erosion_client.training.hospital import Hospital
 from erosion_common.errors import Refusal, RunError, StudyError
 from erosion_common.protocol.messages import StepResult, TrainRequest, TrainResult
 from erosion_common.rounds.records import RoundRecord
+from tests.support.close import assert_close
 from tests.support.five_hospitals import NAMES, hospitals, study_with
 from tests.support.patience import PATIENCE, wait_until
 from tests.support.processes import start
@@ -101,7 +102,7 @@ def test_sealed_rounds_end_alike_but_for_the_random_masks(tmp_path: Path) -> Non
     expected = simulate(study, hospitals(tmp_path), clock=timeless)
     found = simulate(study, hospitals(tmp_path), clock=timeless, workers=2)
     assert [r.outcome for r in found.records["fedavg"]] == ["done", "done"]
-    torch.testing.assert_close(found.finals["fedavg"].params, expected.finals["fedavg"].params)
+    assert_close(found.finals["fedavg"].params, expected.finals["fedavg"].params)
 
 
 def test_more_workers_than_hospitals_are_not_started(

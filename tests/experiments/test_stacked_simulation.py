@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from erosion.simulation import simulator
 from erosion.simulation.simulator import Simulation, answers_together, simulate, timeless
@@ -19,6 +18,7 @@ from erosion_common.protocol.messages import StepResult, TrainRequest, TrainResu
 from erosion_common.rounds.records import HospitalRecord, RoundRecord
 from erosion_common.study.study import Study
 from experiments.papers.robustness import ATTACKS, Attacker, Overheard, Wire
+from tests.support.close import assert_close
 from tests.support.five_hospitals import NAMES, hospitals, study_with
 from tests.support.registry_cohorts import model_for
 from tests.support.small_study import TWO_NUMBERS
@@ -38,7 +38,7 @@ def assert_alike(one: Simulation, other: Simulation) -> None:
     assert one.finals.keys() == other.finals.keys()
     for arm, final in one.finals.items():
         expected = other.finals[arm]
-        torch.testing.assert_close(final.params, expected.params, rtol=1e-5, atol=1e-5)
+        assert_close(final.params, expected.params, rtol=1e-5, atol=1e-5)
         assert final.weights == pytest.approx(expected.weights, rel=1e-4, abs=1e-5)
         for mine, theirs in zip(one.records[arm], other.records[arm], strict=True):
             assert_same_round(mine, theirs)
@@ -46,7 +46,7 @@ def assert_alike(one: Simulation, other: Simulation) -> None:
         figures = other.evaluation.arms[arm].model_dump(exclude={"intervals"})
         assert metrics.model_dump(exclude={"intervals"}) == pytest.approx(figures, abs=1e-4)
     for arm, personal in one.personal.items():
-        torch.testing.assert_close(personal, other.personal[arm], rtol=1e-5, atol=1e-5)
+        assert_close(personal, other.personal[arm], rtol=1e-5, atol=1e-5)
 
 
 def assert_same_round(mine: RoundRecord, theirs: RoundRecord) -> None:

@@ -39,6 +39,7 @@ from erosion_server.run.overview import Overview
 from erosion_server.run.result import Result
 from erosion_server.run.run_folder import RunFolder, new_run_folder
 from tests.support import programs
+from tests.support.close import assert_close
 from tests.support.patience import PATIENCE
 from tests.support.processes import start
 from tests.support.small_study import TWO_NUMBERS, make_study, sixty_patients
@@ -229,7 +230,7 @@ class Federation:
         for arm, final in simulated.finals.items():
             path = self.run_folder.checkpoint(arm)
             deployed = checkpoint.load(path, final, arm=arm, study_digest=study.digest)
-            torch.testing.assert_close(deployed.params, final.params, rtol=1e-6, atol=1e-7)
+            assert_close(deployed.params, final.params, rtol=1e-6, atol=1e-7)
             assert deployed.weights == pytest.approx(final.weights)
             assert self.result.arms[arm].metrics == simulated.evaluation.arms[arm]
         return simulated

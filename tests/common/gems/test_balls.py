@@ -38,6 +38,7 @@ from experiments.papers.gems_authors import (
     fisher_information,
     measured_ball,
 )
+from tests.support.close import assert_close
 from tests.support.refusals import refused
 
 # Logits 2x and 0: at x = 1 class 0 is right with a margin of 2.
@@ -193,7 +194,7 @@ def test_pruning_changes_nothing(epsilon: float) -> None:
     layer, inputs, tried = a_layer()
     found = neuron_radii(layer, inputs, epsilon, tried, divide_by_count=False)
     plain = [plain_neuron_radius(neuron, inputs, epsilon, tried) for neuron in layer.neurons]
-    torch.testing.assert_close(found, torch.tensor(plain).double(), rtol=1e-4, atol=1e-6)
+    assert_close(found, torch.tensor(plain).double(), rtol=1e-4, atol=1e-6)
 
 
 # -- Equation 2 on balls in the plane --------------------------------------------------------------
@@ -224,7 +225,7 @@ def test_the_point_and_what_it_misses(
     given: list[tuple[float, float, float]], point: tuple[float, float], residual: float
 ) -> None:
     found, meeting = meet_balls(in_the_plane(*given))
-    torch.testing.assert_close(found, torch.tensor(point).double(), atol=0.011, rtol=0)
+    assert_close(found, torch.tensor(point).double(), atol=0.011, rtol=0)
     assert meeting.residual == pytest.approx(residual, abs=1e-4)
     assert meeting.in_all == (residual == 0)
 
@@ -238,7 +239,7 @@ def personal(hard: int | None) -> tuple[Tensor, Meeting]:
 
 def test_the_users_ball_is_never_left() -> None:
     point, meeting = personal(hard=0)
-    torch.testing.assert_close(point, torch.tensor([0.9373, 0.3486]).double(), atol=1e-4, rtol=0)
+    assert_close(point, torch.tensor([0.9373, 0.3486]).double(), atol=1e-4, rtol=0)
     assert meeting.residual == pytest.approx(1.9981, abs=1e-4)
     assert float(point.norm()) <= 1 + 1e-9
 
@@ -269,7 +270,7 @@ def test_the_point_is_a_combination_and_its_gaps_are_true(
     given_balls = balls(where, torch.full((len(where),), 0.5))
     found, meeting = meet_balls(given_balls)
     assert float(meeting.coefficients.sum()) == pytest.approx(1, abs=1e-9)
-    torch.testing.assert_close(meeting.gaps, given_balls.gaps(found), atol=1e-4, rtol=1e-4)
+    assert_close(meeting.gaps, given_balls.gaps(found), atol=1e-4, rtol=1e-4)
     start = given_balls.gaps(where.mean(dim=0)).sum()
     assert meeting.residual <= float(start) + 1e-9  # never worse than the mean
 
@@ -278,8 +279,8 @@ def test_centres_that_nearly_depend_on_each_other_do_not_let_coefficients_grow()
     """Three points all but on a line: coefficients of thousands would hardly change the place."""
     given_balls = balls(torch.tensor([[0.0, 0.25], [2.0, -1.0], [0.375, 0.0]]), torch.zeros(3))
     found, meeting = meet_balls(given_balls)
-    torch.testing.assert_close(found, torch.tensor([0.375, 0.0]).double(), atol=0.02, rtol=0)
-    torch.testing.assert_close(meeting.gaps, given_balls.gaps(found), atol=1e-6, rtol=0)
+    assert_close(found, torch.tensor([0.375, 0.0]).double(), atol=0.02, rtol=0)
+    assert_close(meeting.gaps, given_balls.gaps(found), atol=1e-6, rtol=0)
     assert float(meeting.coefficients.abs().max()) < 10
 
 
@@ -337,7 +338,7 @@ def test_an_ellipsoid_reaches_further_along_its_long_axis() -> None:
     short = 1 / table((1, 0.25), (1, 1))
     radii = torch.tensor([1.0, 2.0])
     beside = met(table((0, 0), (3, 0)), short, radii)  # touching in (1, 0)
-    torch.testing.assert_close(beside.point, table((1, 0))[0], atol=0.011, rtol=0)
+    assert_close(beside.point, table((1, 0))[0], atol=0.011, rtol=0)
     assert beside.in_all
     above = met(table((0, 0), (0, 3)), short, radii)
     assert not above.in_all
@@ -385,7 +386,7 @@ def test_layers_are_those_of_the_studys_perceptron() -> None:
     layers = split_layers(flat_parameters(model), (4, 6, 5, 3))
     inputs = torch.randn(7, 4, generator=generator())
     logits = layers[-1](hidden_features(layers[:-1], inputs))
-    torch.testing.assert_close(logits, model(inputs).detach())
+    assert_close(logits, model(inputs).detach())
 
 
 def test_from_zeros_nothing_is_left_of_a_class_that_nobody_has() -> None:
@@ -394,7 +395,7 @@ def test_from_zeros_nothing_is_left_of_a_class_that_nobody_has() -> None:
     (layer,) = retrain(features, labels, (), 3, "zeros", generator())
     assert bool((layer(features).argmax(dim=1) != 2).all())
     two = layer.weight[2]  # moved away by the softmax alone, so against the sum of the others
-    torch.testing.assert_close(two, -(layer.weight[0] + layer.weight[1]), atol=1e-6, rtol=0)
+    assert_close(two, -(layer.weight[0] + layer.weight[1]), atol=1e-6, rtol=0)
     (theirs,) = retrain(features, labels, (), 3, "authors", generator())
     assert float((theirs.weight.sum(dim=0)).abs().max()) > 1e-3  # what it started with survives
 

@@ -27,6 +27,7 @@ from erosion_common.rounds.records import Rejection, RoundRecord
 from erosion_common.rounds.screening import reject_outsized
 from erosion_common.rounds.study import run_study
 from erosion_common.study.study import Study
+from tests.support.close import assert_close
 from tests.support.hand_sized import cohort
 from tests.support.local_works import along, work
 from tests.support.refusals import refused
@@ -96,7 +97,7 @@ def test_a_padded_perceptron_predicts_what_the_narrow_one_does() -> None:
     inputs = torch.randn(9, 4)
     narrow = (Layer(torch.randn(3, 4), torch.randn(3)), Layer(torch.randn(2, 3), torch.randn(2)))
     wide = split_layers(padded(narrow, (4, 7, 2)), (4, 7, 2))
-    torch.testing.assert_close(
+    assert_close(
         wide[1](hidden_features(wide[:1], inputs)), narrow[1](hidden_features(narrow[:1], inputs))
     )
 

@@ -14,6 +14,7 @@ from erosion_common.algorithms.weight_erosion import WeightErosion
 from erosion_common.sealed.cohort import LoneCohort, NoSuchSum, SealedCohort, SealedSum, SumWanted
 from erosion_common.sealed.round import SealedTerms
 from erosion_common.sealed.rounds import seal
+from tests.support.close import assert_close
 from tests.support.contexts import CONTEXT
 from tests.support.refusals import refused
 from tests.support.registry_cohorts import DIM, PEERS, USER, built, cohort, same
@@ -67,7 +68,7 @@ def test_a_method_that_says_so_needs_only_distances_and_one_sum(name: str) -> No
             deltas = {peer: plain.others[peer].delta.double() for peer in told}
             total = torch.stack([told[peer] * deltas[peer] for peer in told]).sum(dim=0).float()
             step = algorithm.update(ours, sealed(plain, SealedSum(told, total)))
-        torch.testing.assert_close(step.delta, expected.delta, rtol=1e-5, atol=1e-6)
+        assert_close(step.delta, expected.delta, rtol=1e-5, atol=1e-6)
         assert step.weights == pytest.approx(expected.weights)
         ours, theirs = step.state, expected.state
     assert same(type(ours), type(theirs))
@@ -101,7 +102,7 @@ def test_what_a_lowered_weight_loses_is_shared_out_in_proportion() -> None:
     made = SealedSum(told, total.sum(dim=0).float(), frozenset([first]))
     delta = sealed(plain, made).weighted_sum(torch.tensor([0.3, 0.5, 0.1, 0.1]).double())
     expected = 0.3 / 0.7 * plain.own.delta.double() + made.total
-    torch.testing.assert_close(delta.double(), expected, rtol=1e-6, atol=1e-6)
+    assert_close(delta.double(), expected, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", sorted(set(SEALABLE) - {"local"}))
@@ -118,7 +119,7 @@ def test_where_the_user_is_left_alone_a_method_sees_its_update_in_everybodys_pla
             bare = {peer: replace(u, delta=torch.empty(0)) for peer, u in plain.others.items()}
             step = algorithm.update(ours, LoneCohort(own, bare, dict.fromkeys(PEERS, 0.0)))
             expected = algorithm.update(theirs, plain)
-            torch.testing.assert_close(step.delta, expected.delta)
+            assert_close(step.delta, expected.delta)
             ours, theirs = step.state, expected.state
 
 
