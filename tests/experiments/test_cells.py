@@ -46,6 +46,13 @@ from tests.support.predictable_cells import (
     resting_with_notes,
     slow_but_for_the_first,
 )
+from tests.support.processes import FORKED
+
+
+@pytest.fixture(autouse=True)
+def forked_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes that start in milliseconds; the run that is killed starts its own."""
+    monkeypatch.setattr(cells_module, "get_context", lambda _: FORKED)
 
 
 def values(cells: dict[str, Cell]) -> dict[str, int]:

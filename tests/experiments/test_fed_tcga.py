@@ -10,7 +10,7 @@ import pytest
 from erosion.simulation.testbed import study_path
 from erosion.sources import source
 from erosion.sources.flamby import REGIONS
-from erosion_common.study.study import load_study
+from erosion_common.study.study import Study, load_study
 from erosion_common.tasks.inputs import TabularTask
 from experiments.cells import Cell, Values
 from experiments.papers import fed_tcga, flamby
@@ -79,6 +79,19 @@ def write_regions(folder: Path, *, days_in_canada: int = 4000) -> None:
     for name, rows in (("brca.csv", table), ("train_test_split.csv", parts)):
         with (folder / "tcga-brca" / name).open("w", newline="", encoding="utf-8") as file:
             csv.writer(file).writerows(rows)
+
+
+@pytest.fixture(autouse=True)
+def short_study(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two rounds, without local references, which no figure of the table is of."""
+    study_of = fed_tcga.study_of
+
+    def shorter(config: Values) -> Study:
+        values = study_of(config).model_dump(mode="json")
+        values["evaluation"] |= {"bootstrap": 100, "references": []}
+        return Study.model_validate(values | {"rounds": 2})
+
+    monkeypatch.setattr(fed_tcga, "study_of", shorter)
 
 
 @pytest.mark.parametrize(("user", "ranks"), [("europe", True), ("canada", False)])

@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable, Mapping
 from multiprocessing.process import BaseProcess
 
-_processes = multiprocessing.get_context("forkserver")
+FORKED = multiprocessing.get_context("forkserver")
 multiprocessing.set_forkserver_preload(
     [
         "torch",
@@ -20,7 +20,7 @@ multiprocessing.set_forkserver_preload(
 
 def start(program: Callable[..., None], *arguments: object, daemon: bool = True) -> BaseProcess:
     """Run `program` in a process of its own; a daemon ends with this one, and starts no others."""
-    process = _processes.Process(
+    process = FORKED.Process(
         target=_run, args=(dict(os.environ), program, *arguments), daemon=daemon
     )
     process.start()
