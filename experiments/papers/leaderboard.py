@@ -16,7 +16,6 @@ from experiments.page import Page, page, table
 from experiments.papers import image_sites, personal_finish, references
 from experiments.papers.rules import (
     CONFIRMATION,
-    NETWORKS,
     NEW_SETTINGS,
     ODD_ONE_OUT,
     ODD_SETTINGS,
@@ -152,7 +151,6 @@ def draw(results: Path = RESULTS) -> Page:
     order = [*(row[0] for row in rows), *others]
     return page(
         "leaderboard",
-        networks=NETWORKS,
         intervals=intervals("a column"),
         marks=MARKS,
         common=", ".join(f"{', '.join(setting)} {count}" for setting, count in common.items()),

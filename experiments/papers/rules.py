@@ -92,6 +92,17 @@ NETWORKS: Mapping[str, tuple[Mapping[str, Any], Arms]] = {
     ),
     "mlp_bn": ({**_MLP, "normalisation": "site"}, {"local": {}, "fedbn": {}}),
 }
+# Several such networks in one, each from a start of its own.
+ENSEMBLES: Mapping[str, tuple[Mapping[str, Any], Arms]] = {
+    "mlp_of_3": (
+        {**_MLP, "ensemble_of": 3},
+        {
+            **{name: {} for name in ("local", "fedavg")},
+            RECOMMENDED: RECOMMENDED_ARM,
+            f"{RECOMMENDED}_finish": {**RECOMMENDED_ARM, **FINISH},
+        },
+    )
+}
 NEW_SETTINGS: Sequence[Setting] = (
     ("diabetes-130", "medicaid"),
     ("diabetes-130", "hmo"),
@@ -121,16 +132,21 @@ def plans_of(settings: Iterable[Setting], seeds: Iterable[int], **same: Any) -> 
 def with_later(settings: Iterable[Setting], arms: Arms) -> list[CellPlan]:
     """Return the cells of some arms, and on the same splits what came later, and networks."""
     settings, seeds = list(settings), range(SEEDS)
-    networks = {name: {"model": model, "arms": own} for name, (model, own) in NETWORKS.items()}
-    first = plans_of(settings, seeds, arms=arms, version=2)
-    later = plans_of(settings, seeds, part="later", arms=LATER, version=1)
-    networked = plans_of(settings, seeds, part="networks", networks=networks, version=1)
-    return [
-        *first,
+    networks = {
+        part: {name: {"model": model, "arms": own} for name, (model, own) in of.items()}
+        for part, of in (("networks", NETWORKS), ("ensembles", ENSEMBLES))
+    }
+    later = [
+        *plans_of(settings, seeds, part="later", arms=LATER, version=1),
         *(
-            replace(plan, name=f"{plan.config['part']}-{plan.name}")
-            for plan in [*later, *networked]
+            plan
+            for part, of in networks.items()
+            for plan in plans_of(settings, seeds, part=part, networks=of, version=1)
         ),
+    ]
+    return [
+        *plans_of(settings, seeds, arms=arms, version=2),
+        *(replace(plan, name=f"{plan.config['part']}-{plan.name}") for plan in later),
     ]
 
 

@@ -19,6 +19,7 @@ from erosion_common.learning.local_sgd import (
     Pull,
     Samples,
     mini_batches,
+    objective,
     optimizer_for,
     outputs_of,
     predictions_of,
@@ -28,9 +29,10 @@ from erosion_common.learning.local_sgd import (
 from erosion_common.learning.models import Logistic, Mlp, MnistCnn, build_model, flat_parameters
 from erosion_common.learning.trainable import freeze
 from erosion_common.learning.training import Training
-from erosion_common.tasks.task import DerivedLoss, Loss
+from erosion_common.tasks.task import DerivedLoss, Loss, Task, as_tensor
 from tests.support.close import assert_close
 from tests.support.small_study import make_study
+from tests.support.task_examples import example, patients
 from tests.support.tasks import classes_of, read_task
 
 
@@ -396,3 +398,58 @@ def test_a_private_study_has_no_schedule_of_another_rate() -> None:
     private = {"epsilon": 3.0, "delta": 1e-3, "learning_rate": 0.1}
     with pytest.raises(ValueError, match="schedule"):
         make_study(training={"epochs": 1, "schedule": "cosine"}, privacy=private)
+
+
+# -- An ensemble ---------------------------------------------------------------------------------
+
+
+def ensemble_and_its_networks(task: Task) -> tuple[nn.Module, list[nn.Module]]:
+    """Three networks in one, and the same three alone, by their parameters' names."""
+    whole = build_model(Mlp(hidden=(4, 5), ensemble_of=3), (3,), task.num_outputs, seed=1)
+    alone = []
+    for number in range(3):
+        network = build_model(Mlp(hidden=(4, 5)), (3,), task.num_outputs)
+        prefix = f"bodies.{number}."
+        own = {n.removeprefix(prefix): v for n, v in whole.state_dict().items() if prefix in n}
+        weight = whole.state_dict()["output.weight"].chunk(3, dim=1)[number]
+        last = {"5.weight": weight, "5.bias": whole.state_dict()["output.bias"]}
+        network.load_state_dict(own | last)
+        alone.append(network)
+    return whole, alone
+
+
+def train_in_place(model: nn.Module, task: Task, inputs: Tensor, **training: Any) -> None:
+    targets = as_tensor(patients(task, seed=4, count=len(inputs)))
+    samples = Samples(inputs, targets, objective(model, task.training_loss(targets)))
+    whole = Training(steps=6, batch_size=5, learning_rate=0.1, **training)
+    train_locally(model, flat_parameters(model), samples, whole, round_generator(0, "a", 1))
+
+
+@pytest.mark.parametrize("task", [*map(example, ("classification", "regression", "survival"))])
+@pytest.mark.parametrize("training", [{}, {"momentum": 0.9, "weight_decay": 0.1}])
+def test_an_ensemble_s_networks_train_as_they_would_alone(task: Task, training: Any) -> None:
+    inputs = torch.randn(17, 3, generator=torch.Generator().manual_seed(3))
+    whole, alone = ensemble_and_its_networks(task)
+    before = outputs_of(whole, inputs)
+    freeze(whole, ["output.bias"])
+    for network in alone:
+        freeze(network, ["5.bias"])
+        train_in_place(network, task, inputs, **training)
+    train_in_place(whole, task, inputs, **training)
+    mean = torch.stack([outputs_of(network, inputs) for network in alone]).mean(dim=0)
+    assert torch.allclose(outputs_of(whole, inputs), mean, atol=1e-6)
+    assert not torch.allclose(before, mean, atol=1e-2)
+    assert len({str(outputs_of(network, inputs[:1])) for network in alone}) == 3
+
+
+def test_an_ensemble_s_bias_moves_by_the_mean_of_its_networks_gradients() -> None:
+    task, inputs, targets = classes_of(2), torch.randn(6, 3), torch.tensor([0, 1, 1, 0, 1, 1])
+    whole, alone = ensemble_and_its_networks(task)
+    whole.train()
+    biases = [
+        torch.autograd.grad(
+            objective(model, cross_entropy)(model(inputs), targets), [*model.parameters()][-1]
+        )[0]
+        for model in (whole, *alone)
+    ]
+    assert torch.allclose(biases[0], torch.stack(biases[1:]).mean(dim=0), atol=1e-6)

@@ -53,7 +53,7 @@ def assert_alike(stacked: list[Job], alone: list[Job]) -> None:
 
 
 @every_training
-@pytest.mark.parametrize("model", [Logistic(), Mlp(), Mlp(hidden=(4, 4))], ids=str)
+@pytest.mark.parametrize("model", [Logistic(), Mlp(), Mlp(hidden=(4, 4), ensemble_of=3)], ids=str)
 def test_a_stack_ends_where_each_hospital_ends_alone(
     model: ModelBase, training: dict[str, Any]
 ) -> None:

@@ -80,7 +80,7 @@ def as_arrays(task: TabularTask, columns: dict[str, list[str]]) -> dict[str, NDA
         ({"outcome": "count", "target": "y", "centre": 2, "spread": 2}, {}, ["predicted"]),
         (
             CLASSES,
-            {"model": {"name": "mlp", "hidden": [8]}, "is_finished": True},
+            {"model": {"name": "mlp", "hidden": [8], "ensemble_of": 3}, "is_finished": True},
             ["probability_no", "probability_yes"],
         ),
     ],

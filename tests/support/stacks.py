@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from erosion_common.learning.local_sgd import Samples
+from erosion_common.learning.local_sgd import Samples, objective
 from erosion_common.learning.models import Mlp, build_model, flat_parameters
 from erosion_common.learning.networks import ModelBase
 from erosion_common.learning.stacked_sgd import Job
@@ -36,6 +36,6 @@ def jobs(
         targets = as_tensor(patients(task, seed=number, count=size))
         inputs = torch.randn(size, *shape, generator=draws)
         own_start = start + 0.1 * torch.randn(len(start), generator=draws)
-        samples = Samples(inputs, targets, task.training_loss(targets))
+        samples = Samples(inputs, targets, objective(module, task.training_loss(targets)))
         made.append(Job(module, own_start, samples, training, draws, round_number=2))
     return made

@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, linear
 
 from erosion_common.learning.batch_statistics import statistics_of
 from erosion_common.learning.trainable import (
@@ -84,8 +84,8 @@ SetGradient = Callable[[Tensor, Tensor], None]  # given inputs (m, *shape) and t
 class LinearModel(nn.Sequential):
     """One linear layer on flattened inputs."""
 
-    def __init__(self, linear: nn.Linear) -> None:
-        super().__init__(nn.Flatten(), linear)
+    def __init__(self, layer: nn.Linear) -> None:
+        super().__init__(nn.Flatten(), layer)
 
     def gradient_of(self, loss: Loss) -> SetGradient:
         """Return a function that sets the trained parameters' gradients to those of the loss.
@@ -106,6 +106,49 @@ class LinearModel(nn.Sequential):
                 bias.grad = of_outputs.sum(0)
 
         return set_gradient
+
+
+class NetworkEnsemble(nn.Module):
+    """Networks that are each trained on their own loss, and predict by the mean of their outputs.
+
+    One output layer on the features of all is their output layers side by side, so that what keeps
+    or replaces a model's last layer takes it as any other. They share the bias.
+    """
+
+    def __init__(self, bodies: Sequence[nn.Module], heads: Sequence[nn.Linear]) -> None:
+        super().__init__()
+        self.bodies = nn.ModuleList(bodies)
+        features, outputs = sum(head.in_features for head in heads), heads[0].out_features
+        self.output = nn.Linear(features, outputs, device=heads[0].weight.device)
+        with torch.no_grad():
+            self.output.weight.copy_(torch.cat([head.weight for head in heads], dim=1))
+            self.output.bias.copy_(torch.stack([head.bias for head in heads]).mean(dim=0))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return the mean outputs (n, k); in training those of each network: (n, networks, k)."""
+        features = [body(inputs) for body in self.bodies]
+        count = len(features)
+        if not self.training:
+            mean: Tensor = self.output(torch.cat(features, dim=1) / count)
+            return mean
+        # Each network's share of the bias: all together move it as far as one would.
+        bias = torch.lerp(self.output.bias.detach(), self.output.bias, 1 / count)
+        weights = self.output.weight.chunk(count, dim=1)
+        return torch.stack(
+            [linear(each, own, bias) for each, own in zip(features, weights, strict=True)], dim=1
+        )
+
+
+def objective(model: nn.Module, loss: Loss) -> Loss:
+    """Return what local training minimises: the loss, or the sum of an ensemble's networks'."""
+    if not isinstance(model, NetworkEnsemble):
+        return loss
+
+    def total(outputs: Tensor, targets: Tensor) -> Tensor:
+        count = outputs.shape[1]
+        return count * loss(outputs.flatten(0, 1), targets.repeat_interleave(count, dim=0))
+
+    return total
 
 
 def is_derived(loss: Loss) -> bool:

@@ -20,6 +20,7 @@ from erosion_common.learning.local_sgd import (
     Trainer,
     gradient,
     mini_batches,
+    objective,
     predictions_of,
     round_generator,
     train_locally,
@@ -28,7 +29,7 @@ from erosion_common.learning.private_step import PatientRows, PrivateStep
 from erosion_common.learning.trainable import held_but, load_flat_parameters
 from erosion_common.learning.training import Training, augmenter
 from erosion_common.tasks.inputs import ImageTask
-from erosion_common.tasks.task import Targets, Task
+from erosion_common.tasks.task import Loss, Targets, Task
 
 
 def hold_out(
@@ -170,7 +171,7 @@ class LocalWork:
             self.model,
             start,
             PatientRows(self._augmented(seed), self.targets, self._patients()),
-            self.task.training_loss(self.targets),
+            self._training_loss(),
             seed,
         )
         if pull is not None:
@@ -188,7 +189,7 @@ class LocalWork:
             Samples(
                 self.inputs,
                 self.targets,
-                self.task.training_loss(self.targets),
+                self._training_loss(),
                 self.augment(generator.initial_seed()),
                 self.smallest_batch,
             ),
@@ -223,7 +224,7 @@ class LocalWork:
             yield partial(self._slope, inputs, self.targets[batch], seed + number), len(batch)
 
     def _slope(self, inputs: Tensor, targets: Tensor, seed: int, at: Tensor) -> Tensor:
-        loss = self.task.training_loss(self.targets)
+        loss = self._training_loss()
         return gradient(self.model, at, inputs, targets, loss, seed) + (
             self.training.weight_decay * at
         )
@@ -231,7 +232,7 @@ class LocalWork:
     def gradient(self, at: Tensor) -> Tensor:
         """Return the training loss's gradient of all patients at parameters (dim,): (dim,)."""
         total = torch.zeros_like(at, dtype=torch.float64)
-        loss = self.task.training_loss(self.targets)
+        loss = self._training_loss()
         for rows in torch.split(torch.arange(len(self.targets)), _ROWS_AT_ONCE):
             part = gradient(self.model, at, self.inputs[rows], self.targets[rows], loss)
             total += part.double() * (len(rows) / len(self.targets))
@@ -243,6 +244,9 @@ class LocalWork:
         if settings is None or not isinstance(task, ImageTask):
             return None
         return augmenter(settings, task.mean, task.deviation, seed)
+
+    def _training_loss(self) -> Loss:
+        return objective(self.model, self.task.training_loss(self.targets))
 
     def _augmented(self, seed: int) -> Tensor:
         augment = self.augment(seed)

@@ -13,7 +13,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from erosion_common.errors import ModelError
 from erosion_common.learning.batch_statistics import SiteBatchNorm
-from erosion_common.learning.local_sgd import LinearModel
+from erosion_common.learning.local_sgd import LinearModel, NetworkEnsemble
 from erosion_common.learning.pretrained import Pretrained
 from erosion_common.settings.base import Settings
 from erosion_common.support.software import install_command
@@ -105,13 +105,31 @@ class Mlp(ModelBase):
         default="none", description=f"How its hidden layers are normalised, before ReLU. {_SITE}"
     )
 
+    ensemble_of: int = Field(
+        default=1,
+        ge=1,
+        le=10,
+        description="Networks, each from a start of its own and trained on its own loss; the "
+        "mean of their outputs predicts.",
+    )
+
     def build(self, input_shape: Sequence[int], num_outputs: int) -> nn.Module:
-        widths = [prod(input_shape), *self.hidden]
+        inputs = prod(input_shape)
+        networks = [self._network(inputs, num_outputs) for _ in range(self.ensemble_of)]
+        if len(networks) == 1:
+            return nn.Sequential(*networks[0])
+        return NetworkEnsemble(
+            [nn.Sequential(*layers[:-1]) for layers in networks],
+            [layer for *_, layer in networks if isinstance(layer, nn.Linear)],
+        )
+
+    def _network(self, inputs: int, num_outputs: int) -> list[nn.Module]:
+        widths = [inputs, *self.hidden]
         layers: list[nn.Module] = [nn.Flatten()]
         for width_in, width_out in pairwise(widths):
             normal = [SiteBatchNorm(width_out)] if self.gathers_statistics else []
             layers += [nn.Linear(width_in, width_out), *normal, nn.ReLU()]
-        return nn.Sequential(*layers, nn.Linear(widths[-1], num_outputs))
+        return [*layers, nn.Linear(widths[-1], num_outputs)]
 
 
 class MnistCnn(ModelBase):

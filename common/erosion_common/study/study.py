@@ -320,12 +320,15 @@ class Study(Settings):
         layout = self.build_context.layout
         # Shapes alone do not show it: what lies between the layers is unknown, or some are missing.
         is_like_no_other = (
-            self.model.runs_installed_code or self.model.frozen or self.model.gathers_statistics
+            self.model.runs_installed_code
+            or self.model.frozen
+            or self.model.gathers_statistics
+            or getattr(self.model, "ensemble_of", 1) > 1
         )
         if arm_settings.builds_layers() and is_like_no_other:
             return (
                 f"{arm_settings.algorithm} builds the layers of model.name = 'logistic' or 'mlp'"
-                " itself, with nothing frozen"
+                " itself, of one network with nothing frozen"
             )
         if arm_settings.finish != "none" and not layer_size(layout()):
             return (
