@@ -231,45 +231,32 @@ def plain_numbers(
     numbers: NDArray[np.float64], feature: NumberFeature, unit: UnitChange | None = None
 ) -> NDArray[np.float64]:
     """Return what `column_parser` makes of plain numbers (n,), in one go; NaN for faulty ones."""
-    values = numbers.copy() if unit is None else numbers * unit.factor + unit.offset
+    values = numbers if unit is None else numbers * unit.factor + unit.offset
     low, high = feature.range or (-np.inf, np.inf)
-    values[~((np.abs(values) <= LARGEST_NUMBER) & (low <= values) & (values <= high))] = np.nan
-    return values
+    fit = (max(low, -LARGEST_NUMBER) <= values) & (values <= min(high, LARGEST_NUMBER))
+    return values if fit.all() else np.where(fit, values, np.nan)
 
 
 class ArrowTexts(Sequence[str]):
-    """Distinct numbers or texts of Arrow, as texts: made only where they are looked at."""
+    """Distinct texts of Arrow: made only where they are looked at."""
 
-    def __init__(self, values: pa.Array) -> None:
-        """`values`: numbers, of which one may be null, a missing one; or texts."""
+    def __init__(self, values: pa.LargeStringArray) -> None:
+        """`values`: without null."""
         self._values = values
-        self.are_numbers = not pa.types.is_large_string(values.type)
 
     def __len__(self) -> int:
         return len(self._values)
 
     def __iter__(self) -> Iterator[str]:
         for start in range(0, len(self), _AT_ONCE):
-            part = self._values[start : start + _AT_ONCE].cast(pa.large_string())
-            yield from (text or "" for text in part.to_pylist())
+            yield from self._values[start : start + _AT_ONCE].to_pylist()
 
     def __getitem__(self, index: Any) -> Any:
         return self._texts[index]
 
     def take(self, places: NDArray[np.int64]) -> "ArrowTexts":
         """Return some of them."""
-        places = np.ascontiguousarray(places, dtype=np.int64)
-        taken = pa.Int64Array.from_buffers(pa.int64(), len(places), [None, pa.py_buffer(places)])
-        return ArrowTexts(self._values.take(taken))
-
-    @property
-    def missing(self) -> int:
-        """Index of the text "", or -1."""
-        if self.are_numbers:
-            gaps = np.from_dlpack(pc.indices_nonzero(self._values.is_null()))
-        else:
-            gaps = np.flatnonzero(self.sizes == 0)
-        return int(gaps[0]) if len(gaps) else -1
+        return ArrowTexts(taken(self._values, places))
 
     @property
     def sizes(self) -> NDArray[np.int64]:
@@ -280,20 +267,17 @@ class ArrowTexts(Sequence[str]):
     @cached_property
     def numbers(self) -> NDArray[np.float64]:
         """What the texts say as finite numbers, NaN for all others: (n,)."""
-        kind = self._values.type
-        if not (pa.types.is_integer(kind) or pa.types.is_float64(kind)):
-            return _read(self._values.cast(pa.large_string()))  # 0.1 in 32 bits is not 0.1
-        values = self._values.cast(pa.float64(), safe=False)
-        start, stop = values.offset, values.offset + len(values)
-        found = np.frombuffer(values.buffers()[1], dtype=np.float64)[start:stop].copy()
-        found[~np.isfinite(found)] = np.nan
-        if (missing := self.missing) >= 0:
-            found[missing] = np.nan
-        return found
+        return _read(self._values)
 
     @cached_property
     def _texts(self) -> tuple[str, ...]:
         return tuple(self)
+
+
+def taken(values: pa.Array, places: NDArray[np.int64]) -> pa.Array:
+    """Return some values of Arrow."""
+    buffers = [None, pa.py_buffer(np.ascontiguousarray(places, dtype=np.int64))]
+    return values.take(pa.Int64Array.from_buffers(pa.int64(), len(places), buffers))
 
 
 def _ends(texts: pa.LargeStringArray) -> NDArray[np.int64]:
@@ -311,10 +295,7 @@ def trimmed(texts: pa.LargeStringArray) -> tuple[pa.LargeStringArray, bool]:
 
 
 def numbers_in(texts: Sequence[str]) -> NDArray[np.float64]:
-    """Return the numbers of texts (n,), of ASCII digits with a point, in one go; else NaN.
-
-    Of a source's own numbers it returns all that are finite.
-    """
+    """Return the numbers of texts (n,), of ASCII digits with a point, in one go; else NaN."""
     if isinstance(texts, ArrowTexts):
         return texts.numbers
     # Not `pa.array` or `pa.scalar`: they import pandas where it is installed. A lone half of a

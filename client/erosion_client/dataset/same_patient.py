@@ -8,7 +8,7 @@ were independent, and judging by rows that differ in one of them alone, as patie
 Rows that differ in one column, and images that differ little, are only reported.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -73,7 +73,7 @@ def _records(columns: Sequence[NDArray[np.float64]]) -> tuple[NDArray[np.int64],
     table, num_rows = _Table(columns), len(columns[0])
     records = np.where(table.repeated(), _first_of(table.hashes), np.arange(num_rows))
     near = np.zeros(num_rows, dtype=bool)
-    for column in range(len(columns)) if len(columns) * num_rows <= MOST_CELLS else ():
+    for column in table.may_differ_in() if len(columns) * num_rows <= MOST_CELLS else ():
         near |= table.repeated(but_in=column)
     return records, near if near.mean() <= MOST_NEAR else np.zeros_like(near)
 
@@ -85,10 +85,23 @@ class _Table:
         """`columns`: (n,) each, NaN where a value is missing."""
         self._columns = columns
         self._known: dict[int, NDArray[np.int64]] = {}  # codes
-        self.hashes: _Hashes = np.zeros(len(columns[0]), dtype=np.uint64)
+        self._halves: _Hashes = np.zeros((2, len(columns[0])), dtype=np.uint64)
         for column in range(len(columns)):
-            self.hashes += self._cells(column)  # wraps around, as hashes may
+            self._halves[column % 2] += self._cells(column)  # wraps around, as hashes may
+        self.hashes: _Hashes = self._halves[0] + self._halves[1]
         self._times = _times(self.hashes)
+
+    def may_differ_in(self) -> Iterator[int]:
+        """Yield the columns but for which some row may equal another one.
+
+        Such rows are equal in every other column of both halves, and so in all of one half.
+        """
+        others = [np.flatnonzero(_times(half) > 1) for half in self._halves]
+        for column in range(len(self._columns)):
+            rows = others[1 - column % 2]
+            hashes = self.hashes[rows] - self._cells(column, rows)
+            if (_times(hashes) > self._times[rows]).any():
+                yield column
 
     @cached_property
     def _evidence(self) -> list[int]:
@@ -121,8 +134,8 @@ class _Table:
             found = found & (np.maximum(others - 1, 0) * chance < MOST_BY_CHANCE)
         return found & (expected < MOST_BY_CHANCE)
 
-    def _cells(self, column: int) -> _Hashes:
-        values = self._columns[column] + 0.0  # of -0.0, too
+    def _cells(self, column: int, rows: slice | NDArray[np.int64] = slice(None)) -> _Hashes:
+        values = self._columns[column][rows] + 0.0  # of -0.0, too
         values[np.isnan(values)] = np.nan  # of one kind
         return mixed(values.view(np.uint64) ^ np.uint64(hash_of_text(str(column))))
 

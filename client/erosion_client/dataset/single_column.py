@@ -65,7 +65,7 @@ def standing_apart(
     the distribution, and negative ones where hardly any other is. `counts`: rows of each text; else
     1.
     """
-    return _texts_found(lambda x, rows: np.flatnonzero(_apart(x, rows)), values, counts)
+    return _texts_found(lambda x, rows: x[_apart(x, rows)], values, counts)
 
 
 def to_be_asked_about(
@@ -76,32 +76,29 @@ def to_be_asked_about(
 
 
 def _texts_found(
-    find: Callable[[Floats, _Numbers], _Numbers],
+    find: Callable[[Floats, _Numbers], Floats],
     values: Mapping[str, float],
     counts: Mapping[str, int] | None,
 ) -> tuple[str, ...]:
-    texts, x = [*values], np.array([*values.values()], dtype=np.float64)
-    rows = np.array([1 if counts is None else counts.get(text, 1) for text in texts])
-    few = few_of(x)
-    return tuple(texts[place] for place in few[find(x[few], rows[few])].tolist())
+    rows = np.array([1 if counts is None else counts.get(text, 1) for text in values])
+    found = {*find(*few_of(*distinct(np.array([*values.values()]), rows))).tolist()}
+    return tuple(text for text, value in values.items() if value in found)
 
 
-def odd_among(x: Floats, rows: _Numbers) -> _Numbers:
-    """Return the indices of values x (n,) that may mean "not known"; rows (n,) counts each."""
+def odd_among(x: Floats, rows: _Numbers) -> Floats:
+    """Return which sorted values x (n,) may mean "not known"; rows (n,) counts each."""
     is_apart = _apart(x, rows)
-    others = np.flatnonzero(~is_apart)
-    x, rows = x[others], rows[others]
-    odd = _zero_standing_apart(x) | _below_zero(x) | _heaped(x, rows)
-    return np.concatenate([np.flatnonzero(is_apart), others[odd]])
+    found, x, rows = x[is_apart], x[~is_apart], rows[~is_apart]
+    return np.concatenate([found, x[_zero_standing_apart(x) | _below_zero(x) | _heaped(x, rows)]])
 
 
-def few_of(values: Floats) -> _Numbers:
-    """Return where the least, the largest, and some between, of many values (n,) are."""
-    if len(values) <= MOST_DISTINCT:
-        return np.arange(len(values))
-    order = np.argsort(values, kind="stable")
-    end, step = MOST_DISTINCT // 10, len(order) // MOST_DISTINCT + 1
-    return np.concatenate([order[:end], order[end:-end:step], order[-end:]])
+def few_of(x: Floats, rows: _Numbers) -> tuple[Floats, _Numbers]:
+    """Return the least, the largest, and some between, of many sorted values (n,), and the rows."""
+    if len(x) <= MOST_DISTINCT:
+        return x, rows
+    end, step = MOST_DISTINCT // 10, len(x) // MOST_DISTINCT + 1
+    few = np.r_[:end, end : len(x) - end : step, len(x) - end : len(x)]
+    return x[few], rows[few]
 
 
 def _apart(x: Floats, rows: _Numbers) -> _Found:
@@ -125,7 +122,7 @@ def _codes(x: Floats) -> _Found:
     def no_code(value: float) -> bool:
         return not is_code(value) or bool(are_measured and abs(value) <= -_LEAST_NEGATIVE_CODE)
 
-    ordered = np.sort(x).tolist()
+    ordered = x.tolist()
     low, high = next(filter(no_code, ordered), None), next(filter(no_code, ordered[::-1]), None)
     if low is None or high is None:
         return np.zeros(len(x), dtype=bool)
@@ -141,7 +138,7 @@ def _negative(x: Floats, rows: _Numbers) -> _Found:
 
 def _far(values: Floats, counts: _Numbers) -> _Found:
     """Return values outside the others' distribution, with a gap as wide as half of it."""
-    x, rows = distinct(values, counts)
+    x, rows = values, counts
     if len(x) and rows.max() > ONE_VALUE * rows.sum():
         x, rows = np.delete(x, rows.argmax()), np.delete(rows, rows.argmax())
     if len(x) < FEWEST_DISTINCT or rows.sum() < FEWEST_ROWS:
@@ -161,15 +158,16 @@ def _far(values: Floats, counts: _Numbers) -> _Found:
 
 def distinct(values: Floats, rows: _Numbers) -> tuple[Floats, _Numbers]:
     """Return the distinct values, sorted, and the rows of each; rows (n,) counts each value."""
+    if (values[1:] > values[:-1]).all() and (rows > 0).all():
+        return values, rows
     x, place = np.unique(values[rows > 0], return_inverse=True)
     return x, np.bincount(place, rows[rows > 0], len(x)).astype(np.int64)
 
 
 def quantiles_of(
-    x: NDArray[np.float64], rows: NDArray[np.int64], shares: Sequence[float]
+    x: NDArray[np.float64], up_to: NDArray[np.int64], shares: Sequence[float]
 ) -> Floats:
-    """Return `np.quantile` of sorted values x (n,), each repeated by its number of rows (n,)."""
-    up_to = np.cumsum(rows)
+    """Return `np.quantile` of sorted values x (n,) in several rows; `up_to`: rows up to each."""
     places = np.asarray(shares) * (up_to[-1] - 1)
     low, high = x[np.searchsorted(up_to, [np.floor(places), np.ceil(places)], side="right")]
     between: Floats = low + (high - low) * (places % 1)
@@ -178,15 +176,16 @@ def quantiles_of(
 
 def _first_far(x: NDArray[np.float64], rows: NDArray[np.int64], *, code: bool) -> float:
     """Return the index from which sorted values (n,) lie far above those below."""
-    share_from = np.cumsum(rows[::-1])[::-1] / rows.sum()
+    up_to = np.cumsum(rows)
+    share_from = (up_to[-1] - up_to + rows) / up_to[-1]
     end = max(FEWEST_DISTINCT, int((share_from > MOST_FAR).sum()))
     shares = (0.1, 0.25, 0.5, 0.75, 0.9)
-    tenth, quarter, middle, third, last_tenth = quantiles_of(x[:end], rows[:end], shares)
+    tenth, quarter, middle, third, last_tenth = quantiles_of(x[:end], up_to[:end], shares)
     value, last = x[end:], x[end - 1 : -1]
     is_far = value > third + FENCES * (third - quarter)
     # In long tails and few rows, the last value may be far from the one before it by chance.
-    tails = quantiles_of(x, rows, (0.05, 0.95))
-    is_sure = rows[:end].sum() >= MANY_ROWS and np.ptp(tails) < LONG_TAILS * (third - quarter)
+    tails = quantiles_of(x, up_to, (0.05, 0.95))
+    is_sure = up_to[:end][-1] >= MANY_ROWS and np.ptp(tails) < LONG_TAILS * (third - quarter)
     is_far &= value - last > (1 if is_sure else 2) * (last - middle)
     if last_tenth - middle > (SKEWED if code else LONGER) * (middle - tenth):
         # In a tail of that length, the next value lies a part of the logarithm further.
@@ -205,7 +204,7 @@ def _quarters(x: Floats) -> tuple[float, float, float]:
 def _zero_standing_apart(x: Floats) -> _Found:
     """Return the zeros, where other values lie far above them."""
     zeros = x == 0
-    others = np.unique(x[~zeros])
+    others = x[~zeros]
     if not zeros.any() or len(others) < FEWEST_MEASURED:
         return np.zeros(len(x), dtype=bool)
     first, middle, third = _quarters(others)

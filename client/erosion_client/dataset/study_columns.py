@@ -15,13 +15,12 @@ from erosion_client.dataset.column_values import (
     Parse,
     column_parser,
     found_decimal,
-    numbers_in,
     plain_numbers,
     toml_key,
 )
 from erosion_client.dataset.preparation import NOT_A_DATE, YEARS, time_between
 from erosion_client.dataset.sources.data_source import TableSource
-from erosion_client.dataset.text_table import TextColumn, TextTable
+from erosion_client.dataset.text_table import NumberColumn, TextColumn, TextTable
 from erosion_common.settings.names import canonical
 from erosion_common.tasks.features import NumberFeature
 from erosion_common.tasks.inputs import TabularTask
@@ -38,7 +37,7 @@ class StudyColumn:
     text: TextColumn | None  # the name in the data; None where there is none
     plain: Parse  # from a text in the study's own words
     parse: Parse  # from a text in the data
-    numbers: NDArray[np.float64]  # (texts,) the same of plain numbers; NaN: parse it
+    numbers: NDArray[np.float64]  # (n,) the same of plain numbers; NaN: parse it
     can_be_absent: bool  # nothing replaces an outcome, nor a split
 
 
@@ -62,13 +61,13 @@ def study_columns(
         own = plain = column_parser(column, unit=unit)
         if not is_derived:
             own = column_parser(column, replace(marks, limit=source.limits.get(name)), unit)
-        numbers = np.full(0 if text is None else len(text.texts), np.nan)
+        numbers = np.full(table.num_rows, np.nan)
         if text is not None:
             own = _for_typed(text, plain, own)
             is_pointed = marks.decimal == "." and marks.thousands != "."
-            is_plain = is_pointed or text.typed is text.texts or is_derived
+            is_plain = is_pointed or isinstance(text, NumberColumn) or is_derived
             if isinstance(column, NumberFeature) and is_plain and not source.value_map(name):
-                numbers = plain_numbers(numbers_in(text.texts), column, unit)
+                numbers = plain_numbers(text.numbers, column, unit)
         parse = _mapped(own, source, name)
         found[name] = StudyColumn(column, text, own, parse, numbers, number < len(task.features))
     return found
@@ -76,10 +75,10 @@ def study_columns(
 
 def _for_typed(text: TextColumn, plain: Parse, written: Parse) -> Parse:
     """Return the parser of a column in which the source's own numbers need no marks."""
+    if isinstance(text, NumberColumn):
+        return plain
     typed = text.typed
-    if not typed:
-        return written
-    return plain if typed is text.texts else lambda t: plain(t) if t in typed else written(t)
+    return (lambda t: plain(t) if t in typed else written(t)) if typed else written
 
 
 def study_column_names(

@@ -209,22 +209,26 @@ class _TableCheck:
                     " the study say what stands for it (missing), or leave it out"
                 )
             return np.full(self.table.num_rows, np.nan if name in self.source.absent else 0.0)
-        values = column.numbers.copy()
-        others = np.flatnonzero(np.isnan(values))
-        faulty: dict[Fault, list[int]] = {}  # fault -> indices of its texts
-        for index, text in zip(others.tolist(), column.text.texts_at(others), strict=True):
-            value = column.parse(text)
-            if not isinstance(value, Fault) and math.isnan(value) and policy == "refuse":
-                value = REFUSED
-            if isinstance(value, Fault):
-                faulty.setdefault(value, []).append(index)
-            else:
-                values[index] = value
-        for fault, texts in faulty.items():
-            self.problems.append(self._faulty_values(name, column.text, fault, texts))
+        values = column.numbers
+        if len(others := np.flatnonzero(np.isnan(values))):
+            read, values = column.text.take(others), values.copy()
+            faulty: dict[Fault, list[int]] = {}  # fault -> indices of its texts
+            found = np.full(len(read.texts), np.nan)
+            for index, text in enumerate(read.texts):
+                value = column.parse(text)
+                if not isinstance(value, Fault) and math.isnan(value) and policy == "refuse":
+                    value = REFUSED
+                if isinstance(value, Fault):
+                    faulty.setdefault(value, []).append(index)
+                else:
+                    found[index] = value
+            values[others] = found[read.codes]
+            for fault, texts in faulty.items():
+                rows = others[np.isin(read.codes, texts)]
+                self.problems.append(self._faulty_values(name, column.text, fault, rows))
         if isinstance(column.of, NumberFeature):
             self._numbers(column.of, column.text, values)
-        return values[column.text.codes]
+        return values
 
     def features(
         self, recorded: Mapping[str, NDArray[np.float64]], dropped: NDArray[np.bool_]
@@ -274,8 +278,8 @@ class _TableCheck:
         return column.codes
 
     def _numbers(self, of: NumberFeature, column: TextColumn, values: NDArray[np.float64]) -> None:
-        """Note what is read as numbers (texts,) and may mean something else."""
-        name, texts = of.name, column.texts
+        """Note what is read as numbers (n,) and may mean something else."""
+        name = of.name
         is_found_out = self.source.decimal is None and self.source.thousands is None
         if is_found_out and groups_by_point(column.written):
             self.problems.append(
@@ -283,18 +287,18 @@ class _TableCheck:
                 ' group thousands; write thousands = "." under [data], or decimal = "." if it does'
                 " not"
             )
-        self._typical(of, values[column.codes])
+        self._typical(of, values)
         self._unit(of)
         self._limits(name, column)
-        rows = np.bincount(column.codes, minlength=len(texts))
-        asked = ~np.isnan(values)
-        mixed = mixed_units(name, values[asked], rows[asked])
+        x, rows = np.unique(values[~np.isnan(values)], return_counts=True)
+        mixed = mixed_units(name, x, rows)
         if mixed is not None:
             self.notes.append(f"column {name}: {mixed}; if they are, export the column in one unit")
             if mixed.is_named:
-                asked &= (values < mixed.cut) == mixed.main_is_below
-        few = np.flatnonzero(asked)[few_of(values[asked])]
-        if apart := tuple(column.texts_at(few[odd_among(values[few], rows[few])])):
+                asked = (x < mixed.cut) == mixed.main_is_below
+                x, rows = x[asked], rows[asked]
+        if len(odd := odd_among(*few_of(x, rows))):
+            apart = tuple(column.take(np.flatnonzero(np.isin(values, odd))).texts)
             more = f" and {len(apart) - SHOWN_CODES} more" if len(apart) > SHOWN_CODES else ""
             self.notes.append(
                 f"column {name}: read as measurements, though far from all others:"
@@ -304,10 +308,11 @@ class _TableCheck:
 
     def _typical(self, of: NumberFeature, values: NDArray[np.float64]) -> None:
         """Note where most values (n,) lie far from the study's typical ones."""
-        name, typical, known = of.name, of.typical, values[~np.isnan(values)]
-        if typical is None or len(known) < FEWEST_FOR_TYPICAL:
+        if of.typical is None:
             return
-        low, high = typical
+        name, (low, high), known = of.name, of.typical, values[~np.isnan(values)]
+        if len(known) < FEWEST_FOR_TYPICAL:
+            return
         median = float(np.median(known))
         if max(low - median, median - high) > UNTYPICAL * (high - low):
             self.notes.append(
@@ -374,15 +379,14 @@ class _TableCheck:
         return bool(times[good].sum() > 0 and times[bad].sum() <= MOST_UNFIT * times.sum())
 
     def _faulty_values(
-        self, name: str, column: TextColumn, fault: Fault, texts: Sequence[int]
+        self, name: str, column: TextColumn, fault: Fault, rows: NDArray[np.int64]
     ) -> str:
         local = self.source.local_name(name)
         called = f"column {name}" if local == name else f"column {name} ({local!r} in the file)"
-        rows = np.flatnonzero(np.isin(column.codes, texts)).tolist()
+        first = rows[:SHOWN_VALUES]
         shown = [
-            f"{column.texts[column.codes[row]].removeprefix(NOT_A_DATE)[:40]!r} on"
-            f" {self.table.place(row)}"
-            for row in rows[:SHOWN_VALUES]
+            f"{text.removeprefix(NOT_A_DATE)[:40]!r} on {self.table.place(row)}"
+            for row, text in zip(first.tolist(), column.at(first), strict=True)
         ]
         more = f" and {len(rows) - len(shown)} more" if len(rows) > len(shown) else ""
         remedy = fault.remedy.format(key=toml_key(name))

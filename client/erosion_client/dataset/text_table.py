@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from erosion_client.dataset.column_values import ArrowTexts, numbers_in, trimmed
+from erosion_client.dataset.column_values import ArrowTexts, numbers_in, taken, trimmed
 from erosion_common.errors import DataError
 from erosion_common.settings.names import canonical
 
@@ -27,44 +27,46 @@ LONG = 64  # characters of a text of which a row's hash needs no digest
 MOST_EXACT = 2**53  # whole numbers up to here are exact in 64 bits
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass
 class TextColumn:
     """A column as its distinct values: there are far fewer of them than rows."""
 
     texts: Sequence[str]  # distinct, without spaces around; "" where missing
     codes: NDArray[np.int64]  # (n,) index into `texts`
     typed: Collection[str] = frozenset()  # those of `texts` that are the source's own numbers,
-    # independent of the site file's decimal and thousands; `texts` itself where all are
+    # independent of the site file's decimal and thousands
 
     @property
     def written(self) -> Sequence[str]:
         """The other `texts`, written by a person."""
         if not self.typed:
             return self.texts
-        if self.typed is self.texts:
-            return ()
         return tuple(filterfalse(self.typed.__contains__, self.texts))
+
+    @property
+    def numbers(self) -> NDArray[np.float64]:
+        """What the rows say as finite numbers, as `numbers_in` has it: (n,)."""
+        return numbers_in(self.texts)[self.codes]
 
     def take(self, rows: NDArray[np.int64]) -> "TextColumn":
         """Return the column for some rows, in that order."""
-        if len(rows) == len(self.codes):
-            return self
-        kept, codes = np.unique(self.codes[rows], return_inverse=True)
-        texts = self.texts_at(kept)
-        return TextColumn(texts, codes, texts if self.typed is self.texts else self.typed)
+        codes, is_kept = self.codes[rows], np.zeros(len(self.texts), dtype=bool)
+        is_kept[codes] = True
+        places, of = np.flatnonzero(is_kept), self.texts
+        texts = of.take(places) if isinstance(of, ArrowTexts) else [of[i] for i in places.tolist()]
+        return TextColumn(texts, (np.cumsum(is_kept) - 1)[codes], self.typed)
 
-    def texts_at(self, places: NDArray[np.int64]) -> Sequence[str]:
-        """Return some of `texts`."""
-        if isinstance(self.texts, ArrowTexts):
-            return self.texts.take(places)
-        return tuple(self.texts[place] for place in places.tolist())
+    def at(self, rows: NDArray[np.int64]) -> list[str]:
+        """Return the text of each of some rows."""
+        read = self.take(rows)
+        return [read.texts[code] for code in read.codes.tolist()]
 
     @property
     def is_missing(self) -> NDArray[np.bool_]:
         """Which rows (n,) have no text."""
         if isinstance(self.texts, ArrowTexts):
-            return np.asarray(self.codes == self.texts.missing)
-        return np.asarray(self.codes == (self.texts.index("") if "" in self.texts else -1))
+            return np.equal(self.texts.sizes, 0)[self.codes]
+        return np.array([not text for text in self.texts], dtype=bool)[self.codes]
 
     def without(self, missing: Collection[str]) -> "TextColumn":
         """Return the column with "" for the texts that are `missing`, compared as codes."""
@@ -73,6 +75,48 @@ class TextColumn:
         position = {text: index for index, text in enumerate(kept)}
         merged = np.array([position[text] for text in texts], dtype=np.int64)
         return TextColumn(tuple(kept), merged[self.codes], frozenset(self.typed) & frozenset(kept))
+
+
+class NumberColumn(TextColumn):
+    """Numbers of Arrow, all the source's own: texts and codes are made where they are asked for."""
+
+    def __init__(self, values: pa.Array) -> None:
+        """`values`: integers, floating or decimal ones; null where missing."""
+        self._values = values
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in ("texts", "codes", "typed"):
+            raise AttributeError(name)
+        # Its distinct values become text, not those of every row.
+        encoded = self._values.dictionary_encode(null_encoding="encode")
+        texts = ArrowTexts(trimmed(encoded.dictionary.cast(pa.large_string()))[0])
+        super().__init__(texts, np.from_dlpack(encoded.indices).astype(np.int64), texts)
+        return getattr(self, name)
+
+    @property
+    def written(self) -> Sequence[str]:
+        """None: no person wrote them."""
+        return ()
+
+    @property
+    def numbers(self) -> NDArray[np.float64]:
+        """All that are finite, NaN for the others: (n,)."""
+        kind = self._values.type
+        if not (pa.types.is_integer(kind) or pa.types.is_float64(kind)):
+            return super().numbers  # 0.1 in 32 bits is not 0.1
+        values = self._values.cast(pa.float64(), safe=False)
+        found = np.frombuffer(values.buffers()[1])[values.offset : values.offset + len(values)]
+        is_number = np.isfinite(found) & ~self.is_missing
+        return found if is_number.all() else np.where(is_number, found, np.nan)
+
+    @property
+    def is_missing(self) -> NDArray[np.bool_]:
+        """Which rows (n,) are null."""
+        return np.from_dlpack(self._values.is_null().cast(pa.int8())).view(np.bool_)
+
+    def take(self, rows: NDArray[np.int64]) -> TextColumn:
+        """Return the column for some rows, in that order."""
+        return NumberColumn(taken(self._values, rows))
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,12 +190,12 @@ def text_column(name: str, column: "pa.ChunkedArray") -> TextColumn:
         if pa.types.is_dictionary(column.type):
             column = column.cast(kind)
         # Its distinct values become text, not those of every row.
-        encoded = column.combine_chunks().dictionary_encode(null_encoding="encode")
-        codes = np.from_dlpack(encoded.indices).astype(np.int64)
+        values = column.combine_chunks()
         if is_number:
-            encoded.dictionary[:0].cast(pa.large_string())  # whether they have texts
-            numbers = ArrowTexts(encoded.dictionary)
-            return TextColumn(numbers, codes, numbers)
+            values[:0].cast(pa.large_string())  # whether they have texts
+            return NumberColumn(values)
+        encoded = values.dictionary_encode(null_encoding="encode")
+        codes = np.from_dlpack(encoded.indices).astype(np.int64)
         texts, is_changed = trimmed(encoded.dictionary.cast(pa.large_string()))
     except pa.ArrowNotImplementedError:
         raise no_text from None
@@ -237,16 +281,18 @@ def hashes_of_table(columns: Mapping[str, TextColumn], num_rows: int) -> RowHash
     total = np.zeros(num_rows, dtype=np.uint64)
     with np.errstate(over="ignore"):
         for name, column in columns.items():
-            total += _hashes_of_texts(column, name)[column.codes] * _FACTOR
+            total += _hashes_of_column(column, name) * _FACTOR
     return total
 
 
-def _hashes_of_texts(column: TextColumn, name: str) -> RowHashes:
-    numbers = numbers_in(column.texts)
+def _hashes_of_column(column: TextColumn, name: str) -> RowHashes:
+    numbers = column.numbers
     hashes = mixed((numbers + 0.0).view(np.uint64) ^ np.uint64(hash_of_text(name)))
     others = np.flatnonzero(~(np.abs(numbers) < MOST_EXACT))
-    texts = (hash_of_text(f"{name}\0{shortened(text)}") for text in column.texts_at(others))
-    hashes[others] = np.fromiter(texts, dtype=np.uint64, count=len(others))
+    if len(others):
+        read = column.take(others)
+        texts = (hash_of_text(f"{name}\0{shortened(text)}") for text in read.texts)
+        hashes[others] = np.fromiter(texts, np.uint64, len(read.texts))[read.codes]
     return hashes
 
 
@@ -357,7 +403,7 @@ def _total_rows(
     if num < FEWEST_ROWS:
         return None
     start = max(1, num - LOOKED_AT)
-    cells = [column.texts_at(column.codes[start:num]) for column in found.values()]
+    cells = [column.at(np.arange(start, num)) for column in found.values()]
     rows = [dict(zip(found, row, strict=True)) for row in zip(*cells, strict=True)]
     named: dict[int, str] = {}
     for index, row in enumerate(rows, start):
@@ -413,20 +459,20 @@ def _computed(columns: Mapping[str, TextColumn]) -> str:
     """Return which function of the numbers above the last row holds; "" where none does."""
     sums = means = num = 0
     for column in columns.values():
-        numbers = numbers_in(column.texts).copy()
-        others = np.flatnonzero(np.isnan(numbers))
-        numbers[others] = numbers_in([t.replace(",", ".") for t in column.texts_at(others)])
-        rows, num_texts = numbers[column.codes], (~column.is_missing[:-1]).sum()
+        rows, num_texts = column.numbers, (~column.is_missing[:-1]).sum()
+        if len(others := np.flatnonzero(np.isnan(rows))):
+            read, rows = column.take(others), rows.copy()
+            rows[others] = numbers_in([t.replace(",", ".") for t in read.texts])[read.codes]
         above, last = rows[:-1][~np.isnan(rows[:-1])], rows[-1]
         if np.isnan(last) or len(above) < max(FEWEST_ABOVE, MOSTLY_NUMBERS * num_texts):
             continue
         num += 1
-        (text,) = column.texts_at(column.codes[-1:])
+        (text,) = column.at(np.array([len(rows) - 1]))
         decimals = len(text.replace(",", ".").partition(".")[2])
-        close = 0.51 * 10.0**-decimals
-        is_new = last > above.max() or last < above.min()
-        sums += bool(is_new and abs(last - above.sum()) <= close + 1e-9 * abs(last))
-        means += bool(abs(last - above.mean()) <= close and not (above == last).any())
+        close, total = 0.51 * 10.0**-decimals, above.sum()
+        is_sum = abs(last - total) <= close + 1e-9 * abs(last)
+        sums += bool(is_sum and (last > above.max() or last < above.min()))
+        means += bool(abs(last - total / len(above)) <= close and not (above == last).any())
     if sums and 2 * sums >= num:
         return "the sums of the rows above"
     if means >= FEWEST_MEANS and 2 * means >= num:

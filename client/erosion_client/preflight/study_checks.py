@@ -294,11 +294,12 @@ def column_counts(site: Site, task: TabularTask) -> Iterator[tuple[str, list[int
     for name, column in study_columns(table, task, source).items():
         if column.text is None:
             continue
-        kinds = np.zeros(len(column.numbers), dtype=np.int64)
         others = np.flatnonzero(np.isnan(column.numbers))
-        kinds[others] = [_kind(column.parse(text)) for text in column.text.texts_at(others)]
-        times = np.bincount(column.text.codes, minlength=len(kinds))
-        counts = np.bincount(kinds, weights=times, minlength=len(KINDS)).astype(int).tolist()
+        read, kinds = column.text.take(others), np.zeros(table.num_rows, dtype=np.int64)
+        kinds[others] = np.array([_kind(column.parse(text)) for text in read.texts], int)[
+            read.codes
+        ]
+        counts = np.bincount(kinds, minlength=len(KINDS)).tolist()
         in_file = ", ".join(source.needed(name))
         called = f" ({in_file} in the file)" if in_file != name else ""
         yield name + called, counts

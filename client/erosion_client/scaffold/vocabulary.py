@@ -6,7 +6,7 @@ import tomllib
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache, cached_property, lru_cache
 from importlib.resources import files
 from typing import Any, NamedTuple
 
@@ -68,12 +68,17 @@ class MixedUnits:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Quantity:
     """A measured quantity, by words in a column's name, and its units."""
 
     words: tuple[str, ...]
     units: Mapping[str, To]
+
+    @cached_property
+    def changes(self) -> tuple[UnitChange, ...]:
+        """From each unit to each other one."""
+        return tuple(_between(self, "", ""))
 
 
 QUANTITIES = tuple(
@@ -163,14 +168,15 @@ def mixed_units(
     if rows.sum() < FEWEST_MIXED or len(x) < 2:
         return None
     named = [quantity for quantity in QUANTITIES if mentions(name, quantity.words)]
-    logarithms = np.log(x) if x[0] > 0 else None
-    split = cache(lambda is_ratio, least: _split(logarithms if is_ratio else x, rows, least))
+    logarithms, up_to = np.log(x) if x[0] > 0 else None, np.cumsum(rows)
+    split = cache(lambda is_ratio, least: _split(logarithms if is_ratio else x, up_to, least))
     found: list[MixedUnits] = []
     for quantity in named or QUANTITIES:
         least = LEAST_MIXED_TIME if "days" in quantity.units else LEAST_MIXED
         least = least if named else max(least, LEAST_MIXED_UNNAMED)
-        for change in _between(quantity, "", ""):
-            parts = split(change.offset == 0, least)
+        for change in quantity.changes:
+            is_ratio = change.offset == 0
+            parts = split(is_ratio, least) if named or is_ratio else None
             if parts and (one := _apart_by(change, parts, is_named=bool(named))):
                 found.append(one)
     return min(found, key=lambda one: one.unlike, default=None)
@@ -184,7 +190,7 @@ def _apart_by(change: UnitChange, parts: _Halves, *, is_named: bool) -> MixedUni
     is_ratio = change.offset == 0
     if is_ratio and change.factor < (LEAST_FACTOR if is_named else LEAST_FACTOR_UNNAMED):
         return None
-    if not is_named and not (is_ratio and parts.are_alike_in_width):
+    if not is_named and not parts.are_alike_in_width:
         return None
     moved = change.factor * parts.below + change.offset
     if is_ratio:
@@ -198,23 +204,25 @@ def _apart_by(change: UnitChange, parts: _Halves, *, is_named: bool) -> MixedUni
     return MixedUnits(change, cut, parts.share_below, unlike, is_named)
 
 
-def _split(x: NDArray[np.float64] | None, rows: NDArray[np.int64], least: float) -> _Halves | None:
+def _split(x: NDArray[np.float64] | None, up_to: NDArray[np.int64], least: float) -> _Halves | None:
     """Return sorted values in two, at the widest gap with enough of their rows on each side.
 
-    None where there are too few, or so few distinct ones that they are codes, or doses.
+    None where there are too few, or so few distinct ones that they are codes, or doses. `up_to`:
+    (n,) number of rows up to each value.
     """
     if x is None:
         return None
-    below = np.cumsum(rows)[:-1]
-    fewest = max(3, math.ceil(least * rows.sum()))
-    gaps = np.where((fewest <= below) & (below <= rows.sum() - fewest), np.diff(x), 0.0)
-    cut = int(gaps.argmax()) + 1
-    if not gaps.any() or min(cut, len(x) - cut) < FEWEST_DISTINCT:
+    fewest = max(3, math.ceil(least * up_to[-1]))
+    first = int(np.searchsorted(up_to, fewest))
+    last = int(np.searchsorted(up_to, up_to[-1] - fewest, side="right"))
+    gaps = np.diff(x[first : last + 1])
+    cut = first + int(gaps.argmax()) + 1 if gaps.any() else 0
+    if min(cut, len(x) - cut) < FEWEST_DISTINCT:
         return None
     shares = (0.02, 0.25, 0.5, 0.75, 0.98)
     one, other = (
-        quantiles_of(x[:cut], rows[:cut], shares),
-        quantiles_of(x[cut:], rows[cut:], shares),
+        quantiles_of(x[:cut], up_to[:cut], shares),
+        quantiles_of(x[cut:], up_to[cut:] - up_to[cut - 1], shares),
     )
     widths = one[3] - one[1], other[3] - other[1]
     return _Halves(
@@ -222,7 +230,7 @@ def _split(x: NDArray[np.float64] | None, rows: NDArray[np.int64], least: float)
         above=float(other[2]),
         gap=float(other[0] - one[4]),
         cut=float(x[cut - 1] + x[cut]) / 2,
-        share_below=float(below[cut - 1] / rows.sum()),
+        share_below=float(up_to[cut - 1] / up_to[-1]),
         are_alike_in_width=min(widths) > 0.5 * max(widths) > 0,
     )
 

@@ -448,6 +448,6 @@ def _read_parquet(
     # Opened here, because pyarrow accepts only UTF-8 names.
     with content.open() as opened, pyarrow.parquet.ParquetFile(opened) as file:
         distinct(content, file.schema_arrow.names)
-        found = file.read()
+        found = file.read(use_threads=False)  # with threads it costs more of the processor
     header, columns = text_columns(found, wanted)
     return whole_table(origin, header, columns, wanted, found.num_rows, footer_lines=footer_lines)
