@@ -33,7 +33,14 @@ from erosion_common.tasks.inputs import ImageTask
 from experiments.cells import Cell, CellPlan, Values, planned
 from experiments.experiment import experiment
 from experiments.page import Page, bullets, joined, page, table, where
-from experiments.papers.rules import RECOMMENDED, RECOMMENDED_ARM, Arms
+from experiments.papers.rules import (
+    FINISH,
+    PERSONAL,
+    RECOMMENDED,
+    RECOMMENDED_ARM,
+    SPLIT_MODELS,
+    Arms,
+)
 from experiments.splits import shipped_study, simulated_on
 from experiments.tables import (
     Comparison,
@@ -97,20 +104,34 @@ ARMS: Arms = {
     RECOMMENDED: RECOMMENDED_ARM,
     "evidence_erosion": {"noise_margin": 0.0},  # as it says of networks
 }
+# What came later has cells of its own, over fewer splits.
+NEWER_SPLITS = 4
+NEWER: Arms = {
+    "local": {},
+    **{name: {} for name in (*PERSONAL, *SPLIT_MODELS) if name != "fedbn"},  # nothing is normalised
+    f"{RECOMMENDED}_finish": {**RECOMMENDED_ARM, **FINISH},
+}
 WEIGHING = ("weight_erosion", RECOMMENDED, "evidence_erosion")  # each hospital separately
 MAJORITY, POOLED, LOCAL_STOPPED = "majority", "pooled", "local_stopped"
 
 
 def plans() -> list[CellPlan]:
     """Return a cell for each study, user and split; all users of one split before the next."""
-    points = (
-        {"study": study, "user": user, "seed": split}
-        for split in range(SPLITS)
-        for study in STUDIES
-        for user in users_of(study)
-    )
+
+    def points(splits: int) -> Iterator[Values]:
+        return (
+            {"study": study, "user": user, "seed": split}
+            for split in range(splits)
+            for study in STUDIES
+            for user in users_of(study)
+        )
+
     same = {"arms": ARMS, "folds": FOLDS, "version": 1}
-    return planned("{study}-{user}-{seed}", points, **same)
+    newer = {"part": "newer", "arms": NEWER}
+    return [
+        *planned("{study}-{user}-{seed}", points(SPLITS), **same),
+        *planned("{part}-{study}-{user}-{seed}", points(NEWER_SPLITS), **newer),
+    ]
 
 
 def users_of(study: str) -> Sequence[str]:
@@ -140,6 +161,8 @@ def run(config: Values, data_dir: Path | None) -> Values:
         files = make_hospitals(study, Path(folder), data_dir)
         sites = {name: site_of(name, file) for name, file in files.items()}
         apart = simulated_on(study, sites)
+        if "part" in config:
+            return {arm: _figures(apart, arm) for arm in config["arms"]}
         alone = simulated_on(stopped(study, config["folds"]), sites)
         together, site = in_one_place(study, sites)
         pooled = simulated_on(together, {study.user: site})
@@ -250,7 +273,9 @@ def draw(cells: Mapping[str, Cell]) -> Page:
 def _of_study(study: str, cells: Mapping[str, Cell]) -> dict[str, Any] | None:
     found = {
         user: {
-            cell.plan.config["seed"]: cell.figures for cell in where(cells, study=study, user=user)
+            cell.plan.config["seed"]: cell.figures
+            for cell in where(cells, study=study, user=user)
+            if "part" not in cell.plan.config
         }
         for user in users_of(study)
     }

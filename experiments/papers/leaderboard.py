@@ -128,18 +128,27 @@ def _sections(found: Splits, order: Sequence[str]) -> Iterator[dict[str, Any]]:
 def _images(results: Path) -> str:
     """The mean log losses of the image sites' cells minus those of local training."""
     cells = read_cells(results / image_sites.EXPERIMENT.name, image_sites.plans())
-    found: dict[Setting, list[Values]] = {}
+    found: dict[str, dict[Setting, list[Values]]] = {"": {}, "newer": {}}
     for cell in cells.values():
         config = cell.plan.config
-        found.setdefault((config["study"], config["user"]), []).append(cell.figures)
-    every = comparisons(
-        found,
-        [arm for arm in image_sites.ROWS if arm not in (REFERENCE, image_sites.MAJORITY)],
-        [REFERENCE],
-        test_share=test_share,
-        together=len(image_sites.ROWS) - 2,
-        fewest=FEWEST,
-    )
+        of_part = found[config.get("part", "")]
+        of_part.setdefault((config["study"], config["user"]), []).append(cell.figures)
+    arms = {
+        "": [arm for arm in image_sites.ROWS if arm not in (REFERENCE, image_sites.MAJORITY)],
+        "newer": [arm for arm in image_sites.NEWER if arm != REFERENCE],
+    }
+    every = [
+        one
+        for part, of_part in found.items()
+        for one in comparisons(
+            of_part,
+            arms[part],
+            [REFERENCE],
+            test_share=test_share,
+            together=sum(map(len, arms.values())),
+            fewest=FEWEST,
+        )
+    ]
     return comparison_table(every, lambda one: [one.ours], lambda one: ", ".join(one.setting))
 
 
@@ -164,6 +173,8 @@ def draw(results: Path = RESULTS) -> Page:
         ),
         sections=list(_sections(found, order)),
         images=_images(results),
+        splits=image_sites.SPLITS,
+        newer=image_sites.NEWER_SPLITS,
     )
 
 

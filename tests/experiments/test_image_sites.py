@@ -213,6 +213,10 @@ def test_a_cell_measures_every_arm_on_the_same_pictures(
         assert set(found[arm]["weights"]) == set(COLLECTIONS) - {"vienna_dias"}
         assert min(found[arm]["weights"].values()) >= 0
     assert all(np.isfinite(found[arm]["log_loss"]) for arm in (*arms, POOLED))
+    newer = {**config, "part": "newer", "arms": {"local": {}, "fedper": {}}}
+    same = image_sites.run({"study": "ham10000", **newer}, ham_folder)
+    assert set(same) == {"local", "fedper"}
+    assert same["local"] == found["local"]
 
 
 def cells_of(splits: int) -> dict[str, Cell]:
