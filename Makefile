@@ -21,7 +21,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help:
 	@echo "make testbed    run a study with five hospitals on this machine"
 	@echo "make test       every check that CI runs"
-	@echo "make quick      while you work: everything but the long tests"
+	@echo "make quick      while you work: types, lint, contracts, and the tests that take least (a minute)"
 	@echo "make docs       the documentation as a site, in site/; a broken link is an error"
 	@echo "make pages      the pages of docs/ that are made from the code: algorithms, study and site file"
 	@echo "make test-docker  the compose testbed on a Docker engine, from building the image"
@@ -90,7 +90,7 @@ unit: $(VENV)/installed
 # Hardly any of these waits, and each process takes long to collect them.
 fast: WORKERS := $(shell cores=$$(nproc); echo $$((cores < 4 ? cores : 4)))
 fast: $(VENV)/installed
-	$(BIN)/pytest $(PARALLEL) --quiet --long-until 0
+	$(BIN)/pytest $(PARALLEL) --quiet --quick
 
 # SOURCE: where this program is found. Any mirror: PIP_INDEX_URL. TORCH_INDEX= (empty) builds from
 # docker/wheelhouse/ and the default index alone.

@@ -26,37 +26,43 @@ gc.disable()
 
 _homes = itertools.count()
 
-# Tests between real processes, in browsers, and computations: four fifths of the time.
+# Tests between real processes, in browsers, and computations: most of the time.
 LONG = (
-    *(
-        "tests/e2e/",
-        "tests/experiments/",
-        "tests/flower/",
-        "tests/erosion/",
-        "tests/client/sealed/",
-    ),
-    *("tests/test_extending_page.py", "tests/test_distributions.py", "tests/test_first_study.py"),
-    *("tests/client/test_finish.py", "tests/client/test_leaks.py", "tests/client/test_cells.py"),
-    *("tests/client/test_private_rounds.py", "tests/client/test_local_trainings.py"),
+    *("tests/e2e/", "tests/experiments/", "tests/flower/", "tests/erosion/"),
+    *("tests/client/sealed/", "tests/test_extending_page.py", "tests/test_distributions.py"),
+    *("tests/test_first_study.py", "tests/client/test_finish.py", "tests/client/test_leaks.py"),
+    *("tests/client/test_cells.py", "tests/client/test_private_rounds.py"),
+    *("tests/client/test_local_trainings.py", "tests/client/test_external.py"),
+    *("tests/client/test_reconstruction.py", "tests/common/gems/test_methods.py"),
     *("tests/server/test_resume.py", "tests/server/test_study_queue.py"),
     *("tests/server/test_link.py", "tests/server/test_data_check.py"),
     *("tests/server/test_pages_in_a_browser.py", "tests/server/test_calculator.py"),
-    *(
-        "tests/server/test_monitoring.py",
-        "tests/server/test_watch.py",
-        "tests/server/test_roles.py",
-    ),
-    *("tests/server/test_end_notices.py", "tests/client/test_external.py"),
-    *("tests/client/test_reconstruction.py", "tests/common/gems/test_methods.py"),
-    "tests/client/test_scans.py::test_networks_of_monai_take_images_and_volumes",
+    *("tests/server/test_monitoring.py", "tests/server/test_watch.py"),
+    *("tests/server/test_roles.py", "tests/server/test_end_notices.py"),
     "tests/server/test_export_onnx.py",
-    "tests/test_figures_in_texts.py::test_the_papers_setting",  # two whole studies
-    "tests/common/test_split_models.py::test_networks_of_images_are_trained_with_it_from_scratch",
-    "tests/common/test_cohort.py::test_memory_stays_below_four_models",
-    "tests/common/test_bounds.py::test_a_study_of_too_many_columns",
-    "tests/common/test_stacked_sgd.py::test_networks_of_images_end_alike[resnet18]",
-    "tests/common/test_envelope.py::test_what_arrives_is_what_was_sent",
 )
+
+# What `make quick` leaves out as well: of tests in one process those that take most for each.
+NOT_QUICK = (
+    *(f"tests/test_{of}.py" for of in (
+        "bundle", "deploy", "figures_in_texts", "lock", "patterns", "release", "what_leaves",
+    )),
+    *(f"tests/client/test_{of}.py" for of in (
+        "bad_sources", "beyond_the_protocol", "data", "drafts", "file_formats", "hospital",
+        "installed_model", "isolated_values", "kept_patients", "kept_state", "measured_patients",
+        "one_answer", "one_number_for_a_patient", "performance", "predict", "preparation",
+        "same_patient", "scaffold", "scans", "smallest_class", "sql", "trained_sets",
+        "words_of_errors",
+    )),
+    *(f"tests/common/test_{of}.py" for of in (
+        "cohort", "envelope", "models", "newton", "robust_rules", "split_models", "stacked_sgd",
+    )),
+    *("tests/common/sealed/test_distance.py", "tests/common/gems/test_balls.py"),
+    *(f"tests/server/test_{of}.py" for of in (
+        "description", "enrolment", "formats", "outputs", "report", "run_every_user",
+    )),
+    "tests/server/sealed/test_audit_run.py",
+)  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -74,8 +80,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type=float,
         default=float("inf"),
         metavar="TIME",
-        help="no long test starts after this time, in seconds since 1970; 0: there are none",
+        help="no long test starts after this time, in seconds since 1970",
     )
+    parser.addoption("--quick", action="store_true", help="the tests of `make quick` alone")
 
 
 def pytest_collectstart(collector: pytest.Collector) -> None:
@@ -94,19 +101,16 @@ def pytest_collectstart(collector: pytest.Collector) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Import no file that has only long tests, where there are to be none."""
+    """Do not even import what `make quick` leaves out."""
     path = str(collection_path.relative_to(config.rootpath)) + "/" * collection_path.is_dir()
-    return True if path in LONG and not config.getoption("--long-until") else None
+    return True if config.getoption("--quick") and path in (*LONG, *NOT_QUICK) else None
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Every process begins with a share of its own, and ends that with long tests, if any."""
     shares = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     short = [item for item in items if not item.nodeid.startswith(LONG)]
     long = [item for item in items if item.nodeid.startswith(LONG)]
-    if not config.getoption("--long-until"):
-        config.hook.pytest_deselected(items=long)
-        long = []
     items[:] = [
         item
         for share in range(shares)
