@@ -18,7 +18,7 @@ from erosion_common.algorithms.base import TRAIN, WHOLE, SealedMeasure
 from erosion_common.errors import Refusal
 from erosion_common.sealed import distance, phases, roster
 from erosion_common.sealed.audit import Disclosure
-from erosion_common.sealed.keys import digest, new_pair
+from erosion_common.sealed.keys import digest, new_pair, private_half
 from erosion_common.sealed.masks import BUCKETS, Words, fits_range, hides_others, norm_of
 from erosion_common.sealed.phases import Hello, Receipt, Roster, RoundContext, SumRules, View
 from erosion_common.sealed.pinned_keys import problem_with_owners
@@ -68,10 +68,10 @@ class Measured:
 
     greeted: Greeted
     roster: Roster
-    roster_hash: bytes
     asked: bytes  # hash of the whole question
     seed: bytes  # b_i, of the self mask
     own_shares: Shares
+    channels: Mapping[str, PairChannel]  # to every other site
     dealt: Mapping[str, tuple[bytes, bytes]]  # commitments to everybody's shares
     answer: Whole  # the sealed distance that was sent
     envelopes: Mapping[str, bytes]  # that was sent with it
@@ -212,12 +212,15 @@ class SealedSite:
         of_seed = split_secret(seed, needed, list(places.values()))
         of_key = split_secret(greeted.mask_key, needed, list(places.values()))
         shares = {n: Shares(*pair) for n, *pair in zip(places, of_seed, of_key, strict=True)}
-        envelopes = {
-            other: self._channel(greeted, everyone, hash_, other).seal(
-                shares[other], sender=name, receiver=other
-            )
+        seal_key = private_half(greeted.seal_key)
+        channels = {
+            other: PairChannel.between((name, other), seal_key, everyone[other].seal, hash_)
             for other in places
             if other != name
+        }
+        envelopes = {
+            other: channel.seal(shares[other], sender=name, receiver=other)
+            for other, channel in channels.items()
         }
         dealt = {
             n: (
@@ -227,7 +230,7 @@ class SealedSite:
             for n, held in shares.items()
         }
         self._phase = Measured(
-            greeted, everyone, hash_, asked, seed, shares[name], dealt, answer, envelopes
+            greeted, everyone, asked, seed, shares[name], channels, dealt, answer, envelopes
         )
         return answer, envelopes
 
@@ -373,22 +376,12 @@ class SealedSite:
         name = self._identity.name
         shares = {name: measured.own_shares}
         for other, envelope in envelopes.items():
-            if other == name or other not in measured.roster:
+            if (channel := measured.channels.get(other)) is None:
                 raise Refusal(f"An envelope of {other}, who is not another site of this round.")
-            channel = self._channel(measured.greeted, measured.roster, measured.roster_hash, other)
             # An unreadable one is its sender's fault, and must not exclude this site.
             with suppress(ValueError):
                 shares[other] = channel.open(envelope, sender=other, receiver=name)
         return shares
-
-    def _channel(
-        self, greeted: Greeted, everyone: Roster, roster_hash: bytes, other: str
-    ) -> PairChannel:
-        names = (self._identity.name, other)
-        try:
-            return PairChannel.between(names, greeted.seal_key, everyone[other].seal, roster_hash)
-        except ValueError:
-            raise Refusal(f"The keys of {other} in the roster are no keys.") from None
 
     def _key_of(self, name: str) -> PublicKey:
         if name == self._identity.name:

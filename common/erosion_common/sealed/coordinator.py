@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from erosion_common.algorithms.base import SealedMeasure
 from erosion_common.sealed.distance import Asker
-from erosion_common.sealed.keys import public_half
+from erosion_common.sealed.keys import private_half
 from erosion_common.sealed.masks import (
     BUCKETS,
     Words,
@@ -148,8 +148,8 @@ class Attempt:
                 raise does_not_fit(name)
             masks.append(self_mask(view, name, seed, -1))
         for gone in sorted(set(view.members) - set(delivered)):
-            private = shares.secret(KEY, gone)
-            if public_half(private) != self.roster[gone].mask:
+            private = private_half(shares.secret(KEY, gone))
+            if private.public_key().public_bytes_raw() != self.roster[gone].mask:
                 raise does_not_fit(gone)
             masks += [pair_mask(view, self.roster, (gone, name), private, +1) for name in delivered]
         apply_masks(total, masks)

@@ -119,6 +119,6 @@ def is_fine(values: Integers) -> bool:
 def answer(question: Question, values: Integers) -> Whole:
     """Return Enc(2 |v|^2 - 4 <u, v>): a square, so a crafted question reads 63 bits at most."""
     n = question.key.n
-    inner = product_of_powers(question.sealed_own, (-2 * values).tolist(), n)
+    inner = product_of_powers(question.sealed_own, (-values).tolist(), n)
     square = sum(value * value for value in values.tolist())
-    return inner * inner * question.key.seal(2 * square) % n
+    return inner**4 * question.key.seal(2 * square) % n

@@ -52,18 +52,21 @@ def new_pair() -> tuple[bytes, bytes]:
     return key.private_bytes_raw(), key.public_key().public_bytes_raw()
 
 
+def private_half(private: bytes) -> X25519PrivateKey:
+    """Return a private key that is used several times: reading it costs as much as using it."""
+    return X25519PrivateKey.from_private_bytes(private)
+
+
 def public_half(private: bytes) -> bytes:
     """Return the public key of a private one. Raises ValueError for other than 32 bytes."""
-    return X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
+    return private_half(private).public_key().public_bytes_raw()
 
 
-def agree(private: bytes, public: bytes) -> bytes:
+def agree(private: X25519PrivateKey, public: bytes) -> bytes:
     """Return two pairs' secret, from either side. Raises ValueError for a key that is none."""
     if int.from_bytes(public, "little") >= _PRIME:
         raise ValueError("a public key that is not in its one form")
-    return X25519PrivateKey.from_private_bytes(private).exchange(
-        X25519PublicKey.from_public_bytes(public)
-    )
+    return private.exchange(X25519PublicKey.from_public_bytes(public))
 
 
 def derive(secret: bytes, purpose: bytes) -> bytes:
@@ -73,13 +76,13 @@ def derive(secret: bytes, purpose: bytes) -> bytes:
 
 def doubtful(keys: Collection[bytes]) -> set[bytes]:
     """Return the public keys that are invalid, or that give the same secrets as another one."""
-    probe, _ = new_pair()
+    probe = X25519PrivateKey.generate()
     effects = {key: _effect(probe, key) for key in keys}
     number = Counter(effects[key] for key in keys)
     return {key for key, effect in effects.items() if effect is None or number[effect] > 1}
 
 
-def _effect(probe: bytes, public: bytes) -> bytes | None:
+def _effect(probe: X25519PrivateKey, public: bytes) -> bytes | None:
     try:
         return agree(probe, public)
     except ValueError:

@@ -246,28 +246,29 @@ def _random_below(n: Whole) -> Whole:
 def product_of_powers(bases: Sequence[Whole], exponents: Sequence[int], modulus: Whole) -> Whole:
     """Return prod base^exponent mod modulus, for bases that have inverses.
 
-    All exponents are raised until none is negative, and what that adds is divided out. Those are
-    taken a digit at a time (Pippenger): bases with the same one are multiplied before its power.
+    Exponents are taken a digit at a time (Pippenger), from minus to plus half of its range: bases
+    with the same one are multiplied before its power, those with a negative one in a divisor.
     """
-    lowest = min(exponents)
-    raised = [exponent - lowest for exponent in exponents]
     width = 5 if len(bases) >= 128 else 4  # bits of a digit
-    num_digits = -(-max(raised).bit_length() // width)
-    total = together = _whole(1)
+    half = 1 << (width - 1)
+    num_digits = (max(map(abs, exponents)).bit_length() + 1) // width + 1
+    halves = half * ((1 << (width * num_digits)) - 1) // (2 * half - 1)  # half in every digit
+    raised = [exponent + halves for exponent in exponents]  # none of its digits is negative
+    totals = [_whole(1), _whole(1)]  # the product, and its divisor
     for place in reversed(range(num_digits)):
-        total = _power(total, 1 << width, modulus)
-        buckets: list[Whole] = [1] * (1 << width)
+        buckets: list[list[Whole]] = [[_whole(1)] * (half + 1), [_whole(1)] * (half + 1)]
         for base, exponent in zip(bases, raised, strict=True):
-            if digit := (exponent >> (width * place)) & ((1 << width) - 1):
-                buckets[digit] = buckets[digit] * base % modulus
-        # bucket_d^d over all d is the product, over d downwards, of the running product
-        so_far = _whole(1)
-        for bucket in reversed(buckets[1:]):
-            so_far = so_far * bucket % modulus
-            total = total * so_far % modulus
-    for base in bases:
-        together = together * base % modulus
-    return total * pow(together, lowest, modulus) % modulus
+            if digit := ((exponent >> (width * place)) & (2 * half - 1)) - half:
+                side = buckets[digit < 0]
+                side[abs(digit)] = side[abs(digit)] * base % modulus
+        for which, side in enumerate(buckets):
+            # bucket_d^d over all d is the product, over d downwards, of the running product
+            total, so_far = _power(totals[which], 2 * half, modulus), _whole(1)
+            for bucket in reversed(side[1:]):
+                so_far = so_far * bucket % modulus
+                total = total * so_far % modulus
+            totals[which] = total
+    return totals[0] * pow(totals[1], -1, modulus) % modulus
 
 
 def to_rows(numbers: Sequence[Whole], num_bytes: int) -> Tensor:

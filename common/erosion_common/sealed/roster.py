@@ -11,10 +11,11 @@ import torch
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 from torch import Tensor
 
-from erosion_common.sealed.keys import Part, agree, derive, digest, doubtful
+from erosion_common.sealed.keys import Part, agree, derive, digest, doubtful, private_half
 from erosion_common.sealed.masks import Mask, Words, encode
 from erosion_common.sealed.phases import Hello, Receipt, Roster, RoundContext, SumRules, View
 from erosion_common.support.keys import PrivateKey, PublicKey
@@ -113,7 +114,7 @@ def masked_words(
     view: View, roster: Roster, name: str, update: NDArray[np.float32], secrets: tuple[bytes, bytes]
 ) -> Words:
     """Return an update's words (dim,), by the secrets seed and mask key. Raises ValueError."""
-    seed, mask_key = secrets
+    seed, mask_key = secrets[0], private_half(secrets[1])
     masks = [self_mask(view, name, seed, +1)]
     for other in view.members:
         if other != name:
@@ -132,7 +133,9 @@ def self_mask(view: View, name: str, seed: bytes, sign: int) -> Mask:
     return Mask(derive(seed, digest("self", view.hash, name)), sign)
 
 
-def pair_mask(view: View, roster: Roster, pair: tuple[str, str], private: bytes, sign: int) -> Mask:
+def pair_mask(
+    view: View, roster: Roster, pair: tuple[str, str], private: X25519PrivateKey, sign: int
+) -> Mask:
     """Return the mask of a pair's first, with its `private` key; the second has the opposite."""
     name, other = pair
     first, second = sorted(pair)

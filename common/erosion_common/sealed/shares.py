@@ -7,11 +7,13 @@ phase 2 the hashes of those it deals: these show which shares are wrong.
 import secrets
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from erosion_common.sealed.keys import agree, derive, digest, public_half
+from erosion_common.sealed.keys import agree, derive, digest
 
 P = 2**256 + 297  # a prime just above the secrets, which have 32 bytes
 SECRET_BYTES, SHARE_BYTES = 32, 33
@@ -71,12 +73,12 @@ class PairChannel:
 
     @classmethod
     def between(
-        cls, names: tuple[str, str], own_private: bytes, other_public: bytes, roster_hash: bytes
+        cls, names: tuple[str, str], own: X25519PrivateKey, other: bytes, roster_hash: bytes
     ) -> "PairChannel":
-        """Return the same channel from either side. `names`: the own one first."""
-        pairs = sorted(zip(names, (public_half(own_private), other_public), strict=True))
+        """Return the same channel from either side. `names`: the own one first, as are the keys."""
+        pairs = sorted(zip(names, (own.public_key().public_bytes_raw(), other), strict=True))
         bound = digest("seal", roster_hash, *(part for pair in pairs for part in pair))
-        return cls(derive(agree(own_private, other_public), bound), roster_hash)
+        return cls(derive(agree(own, other), bound), roster_hash)
 
     def seal(self, shares: Shares, *, sender: str, receiver: str) -> bytes:
         """Return 82 bytes for the receiver alone. At most one message in each direction."""
@@ -127,7 +129,7 @@ def commitment(roster_hash: bytes, dealer: str, holder: str, which: int, share: 
     return digest("share", roster_hash, dealer, holder, which, share)[:COMMITMENT_BYTES]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class ReleasedShares:
     """Of one round."""
 
@@ -142,7 +144,7 @@ class ReleasedShares:
         right = {
             self.places[site]: pair[which][of]
             for site, pair in self.released.items()
-            if of in pair[which] and self._is_right(which, of, site)
+            if of in pair[which] and (site, which, of) not in self._wrong
         }
         if len(right) < self.needed:
             others = [n for n in self.released if n != of and self.places[n] not in right]
@@ -161,16 +163,22 @@ class ReleasedShares:
     def wrong(self, members: Collection[str]) -> dict[str, list[str]]:
         """Return by site the members for which it released another share than it was dealt."""
         found: dict[str, list[str]] = {}
-        for site, pair in self.released.items():
-            for which in (SEED, KEY):
-                for of in members & pair[which].keys():
-                    if not self._is_right(which, of, site):
-                        found.setdefault(site, []).append(of)
+        for site, _, of in sorted(self._wrong):
+            if of in members:
+                found.setdefault(site, []).append(of)
         return found
 
-    def _is_right(self, which: int, of: str, site: str) -> bool:
-        share = self.released[site][which][of]
-        return commitment(self.roster_hash, of, site, which, share) == self.dealt[of][site][which]
+    @cached_property
+    def _wrong(self) -> frozenset[tuple[str, int, str]]:
+        """Which shares are not those that were dealt: who released them, and of which secret."""
+        return frozenset(
+            (site, which, of)
+            for site, pair in self.released.items()
+            for which in (SEED, KEY)
+            for of in self.dealt.keys() & pair[which].keys()
+            if commitment(self.roster_hash, of, site, which, pair[which][of])
+            != self.dealt[of][site][which]
+        )
 
 
 def does_not_fit(of: str) -> CannotUnmask:

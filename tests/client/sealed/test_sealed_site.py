@@ -13,7 +13,7 @@ from erosion_client.sealed.sealed_site import Measured, Released, SealedIdentity
 from erosion_common.algorithms.base import SealedMeasure
 from erosion_common.errors import Refusal
 from erosion_common.sealed.distance import Question
-from erosion_common.sealed.keys import agree, new_pair
+from erosion_common.sealed.keys import agree, new_pair, private_half
 from erosion_common.sealed.masks import apply_masks
 from erosion_common.sealed.phases import Hello, SumRules, View
 from erosion_common.sealed.power_residues import prove
@@ -209,7 +209,7 @@ def test_what_a_site_is_told_is_in_its_masks() -> None:
     for weight in (0.2, 0.2, 0.21):
         words = np.zeros(8, np.uint32)
         view = View(b"asked", {"m": 0.2, "z": weight}, 1.0)
-        apply_masks(words, [pair_mask(view, everyone, ("m", "z"), own, +1)])
+        apply_masks(words, [pair_mask(view, everyone, ("m", "z"), private_half(own), +1)])
         masks.append(words)
     assert np.array_equal(masks[0], masks[1])
     assert np.count_nonzero(masks[0] - masks[2]) > 5
@@ -491,7 +491,7 @@ LOW_ORDER = [0, 1, 3256062509165574317959836263561106312940081157278488055600233
 def test_a_key_of_small_order_or_in_another_form_is_none(number: int) -> None:
     own, _ = new_pair()
     with pytest.raises(ValueError):  # noqa: PT011
-        agree(own, number.to_bytes(32, "little"))
+        agree(private_half(own), number.to_bytes(32, "little"))
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -502,8 +502,9 @@ def test_masks_of_two_pairs_never_cancel_whatever_their_keys(form: str) -> None:
     everyone = {n: Hello(key, bytes(32), b"") for n, key in keys.items()}
     view = View(b"asked", dict.fromkeys(keys, 0.3), 1.0)
     words = np.zeros(8, np.uint32)
+    half = private_half(own)
     try:
-        apply_masks(words, [pair_mask(view, everyone, ("m", n), own, +1) for n in ("a", "z")])
+        apply_masks(words, [pair_mask(view, everyone, ("m", n), half, +1) for n in ("a", "z")])
     except ValueError:
         return  # the key is none
     assert np.count_nonzero(words) > 5

@@ -25,7 +25,7 @@ from erosion_common.sealed.distance import (
     own_values,
     problem_with_question,
 )
-from erosion_common.sealed.keys import digest, new_pair
+from erosion_common.sealed.keys import digest, new_pair, private_half
 from erosion_common.sealed.masks import (
     BUCKETS,
     CHUNK,
@@ -357,15 +357,15 @@ def test_thresholds_leave_no_room_for_two_stories() -> None:
 
 def test_an_envelope_opens_for_its_receiver_only_and_once_each_way() -> None:
     (a, a_public), (b, b_public) = new_pair(), new_pair()
-    here = PairChannel.between(("ann", "bob"), a, b_public, b"roster")
-    there = PairChannel.between(("bob", "ann"), b, a_public, b"roster")
+    here = PairChannel.between(("ann", "bob"), private_half(a), b_public, b"roster")
+    there = PairChannel.between(("bob", "ann"), private_half(b), a_public, b"roster")
     shares = Shares(secrets.token_bytes(33), secrets.token_bytes(33))
     envelope = here.seal(shares, sender="ann", receiver="bob")
     assert len(envelope) == 66 + 16
     assert there.open(envelope, sender="ann", receiver="bob") == shares
     with refused(ValueError, "sender"):
         there.open(envelope, sender="bob", receiver="ann")
-    other_round = PairChannel.between(("bob", "ann"), b, a_public, b"other roster")
+    other_round = PairChannel.between(("bob", "ann"), private_half(b), a_public, b"other roster")
     with refused(ValueError, "sender"):
         other_round.open(envelope, sender="ann", receiver="bob")
     with refused(ValueError, 82):
