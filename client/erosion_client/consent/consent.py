@@ -141,7 +141,7 @@ class Consent:
 
     def commit(self, request: Request, *, is_kept: bool) -> None:
         """Note, before the answer leaves, whether state of the arm is kept from here on."""
-        if is_kept and isinstance(request, TrainRequest):
+        if is_kept and isinstance(request, TrainRequest) and request.step not in phases.STEPS:
             which = request.study.digest, request.run, request.arm
             since = request.round, request.exchange
             self._records.answers.note_kept(self._key, *which, since)
@@ -331,9 +331,8 @@ def question_hash(request: Request, kept: Mapping[str, Tensor]) -> str:
         return hash_of({**request.parameters, **tensors, **enclosed}, str(request.scaling))
     if request.step in phases.STEPS:
         return ""  # which the sum records note: a resumed round has fresh keys
-    tensors |= {"parameters": request.parameters, **request.enclosed}
     values = sorted(item for item in request.values.items() if item[0] != phases.ATTEMPT)
-    return hash_of(tensors, str(request.scaling), str(values))
+    return hash_of(tensors, request.received.hex(), str(values))
 
 
 def _check_names(**names: str) -> None:

@@ -16,7 +16,6 @@ from erosion_client.site_file import Site
 from erosion_common.errors import Refusal, SiteError
 from erosion_common.learning.local_work import LocalAnswer
 from erosion_common.protocol.messages import EvaluateRequest, TrainRequest
-from erosion_common.protocol.scaling import as_text
 from erosion_common.sealed import phases
 from erosion_common.sealed.audit import Disclosure
 from erosion_common.sealed.distance import Question
@@ -24,7 +23,6 @@ from erosion_common.sealed.keys import digest
 from erosion_common.sealed.phases import Hello, RoundContext, SumRules, View
 from erosion_common.sealed.pinned_keys import read_pinned_keys
 from erosion_common.sealed.power_residues import ResidueKey, from_bytes, from_rows, to_rows
-from erosion_common.sealed.roster import received_hash
 from erosion_common.settings.base import Settings, first_mistake
 from erosion_common.support.files import make_private_folder
 from erosion_common.support.keys import load_private_key
@@ -51,14 +49,13 @@ class SealedSteps:
     def hello(self, request: TrainRequest, update: Tensor) -> Hello:
         """Phase 1: what replaces the update. Raises Refusal, and SiteError as `check`."""
         asked = _read(phases.Attempted, request)
-        assert request.parameters is not None  # otherwise there were no update
         context = RoundContext(
             study=request.study.digest,
             run=request.run,
             arm=request.arm,
             round=request.round,
             attempt=asked.attempt,
-            received=received_hash(request.parameters, as_text(request.scaling), request.enclosed),
+            received=request.received,
         )
         # A study sums the updates of one arm; in another they would be summed again.
         settings, layout = request.study.arms[request.arm], request.study.build_context.layout

@@ -79,12 +79,13 @@ def checked_payload(name: str, tensor: Tensor, dim: int | None) -> Tensor:
 
 def hash_of(tensors: Mapping[str, Tensor | None], *words: str) -> str:
     """Return the SHA-256 of all tensors and words, each preceded by its length."""
-    digest, parts = hashlib.sha256(), [word.encode() for word in words]
+    digest = hashlib.sha256()
+    parts: list[bytes | memoryview] = [word.encode() for word in words]
     for name, tensor in sorted(tensors.items()):
         if tensor is not None:
             parts.append(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
             flat = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8)
-            parts.append(flat.numpy().tobytes())
+            parts.append(flat.numpy().data)
     for part in parts:
         digest.update(len(part).to_bytes(8, "big"))
         digest.update(part)

@@ -7,6 +7,7 @@ Flower records. Everything that leaves a hospital is a field of a *Reply* in thi
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import ceil, log2
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
@@ -17,6 +18,7 @@ from erosion_common.learning.finished import Finished, Predictor
 from erosion_common.protocol.compression import Packed
 from erosion_common.protocol.performance import Estimate, Performance
 from erosion_common.sealed.phases import Hello
+from erosion_common.sealed.roster import received_hash
 from erosion_common.settings.base import PlainValues, Settings
 from erosion_common.settings.names import LARGEST_COUNT as LARGEST_COUNT
 from erosion_common.settings.names import LARGEST_FIGURE as LARGEST_FIGURE
@@ -351,7 +353,12 @@ class EvaluateReply(Settings):
     performance: Performance = Performance()  # curves, thresholds, groups and effects
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+def as_text(scaling: Scaling | None) -> str:
+    """Return the same text on both sides for the same numbers to the last bit; "" for none."""
+    return "" if scaling is None else scaling.model_dump_json()
+
+
+@dataclass(frozen=True, eq=False)
 class TrainRequest:
     """Take one step of a round, from `parameters`, by the study's rules."""
 
@@ -368,6 +375,11 @@ class TrainRequest:
     values: Mapping[str, Any] = field(default_factory=dict)  # the algorithm's, small, as JSON
     packed: Packed | None = None  # what travels for `parameters`, where the study compresses
     most_reply_bytes: int | None = None  # of an honest answer's arrays; the coordinator's to know
+
+    @cached_property
+    def received(self) -> bytes:
+        """Hash of all that the step is computed from, but for `values`: in one pass over it."""
+        return received_hash(self.parameters, as_text(self.scaling), self.enclosed)
 
 
 @dataclass(frozen=True, slots=True)

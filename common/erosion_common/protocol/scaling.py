@@ -149,8 +149,3 @@ def _mean_and_deviation(sums: _Sums) -> tuple[float, float]:
         return mean, NOT_FOUND
     deviation = sqrt(variance)
     return mean, nextafter(deviation, 2.0) if deviation == NOT_FOUND else deviation
-
-
-def as_text(scaling: Scaling | None) -> str:
-    """Return the same text on both sides for the same numbers to the last bit; "" for none."""
-    return "" if scaling is None else scaling.model_dump_json()

@@ -17,8 +17,7 @@ from typing import Any
 from erosion_common.aggregation.cohort import HospitalName, Update
 from erosion_common.algorithms.base import Algorithm
 from erosion_common.learning.models import first_parameters
-from erosion_common.protocol.messages import Scaling
-from erosion_common.protocol.scaling import as_text
+from erosion_common.protocol.messages import Scaling, as_text
 from erosion_common.rounds.context import RunContext, Updates
 from erosion_common.rounds.presence import BackOff
 from erosion_common.rounds.records import Answer, Rejection, RoundRecord, RunState

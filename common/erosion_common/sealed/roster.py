@@ -67,7 +67,7 @@ def seed_hash(view: View, name: str, seed: bytes) -> bytes:
     return digest("seed", view.hash, name, seed)
 
 
-def received_hash(parameters: Tensor, scaling: str, enclosed: Mapping[str, Tensor]) -> bytes:
+def received_hash(parameters: Tensor | None, scaling: str, enclosed: Mapping[str, Tensor]) -> bytes:
     """Return the hash of all that a site trains from, so that a sum is of comparable updates.
 
     `parameters` (dim,) float32, `scaling` as JSON or "", and what the method sends along.
@@ -76,7 +76,8 @@ def received_hash(parameters: Tensor, scaling: str, enclosed: Mapping[str, Tenso
     for name, tensor in sorted(enclosed.items()):
         values = tensor.detach().cpu().contiguous().reshape(-1)
         parts += [name, str(tensor.dtype), str(tuple(tensor.shape)), _bytes(values)]
-    return digest("received", _bytes(parameters.contiguous()), scaling, *parts)
+    start = b"" if parameters is None else _bytes(parameters.contiguous())
+    return digest("received", start, scaling, *parts)
 
 
 def _bytes(values: Tensor) -> memoryview:
