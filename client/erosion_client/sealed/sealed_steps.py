@@ -135,7 +135,9 @@ class SealedSteps:
                 make_private_folder(folder)
             temporary.touch(mode=0o600)
             opening.write(temporary)
-            temporary.replace(path)
+            # To replace a file, ext4 writes the new one out at once: a model's size every round.
+            path.unlink(missing_ok=True)
+            temporary.rename(path)
         except OSError as problem:
             raise SiteError(
                 f"What an audit would need cannot be written to {path}: {problem}",
