@@ -85,11 +85,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--quick", action="store_true", help="the tests of `make quick` alone")
 
 
-def pytest_collectstart(collector: pytest.Collector) -> None:
-    """Load the methods and tasks of installed packages, which contract tests check, too."""
-    if not isinstance(collector, pytest.Session):
-        return
-    # Imported here, as pytest-xdist's own process collects nothing and needs none of it.
+def pytest_collection() -> None:
+    """Load the methods and tasks of installed packages, which contract tests check, too.
+
+    Imported here, as pytest-xdist's own process collects nothing and is not asked.
+    """
     from erosion_common.algorithms import load_method
     from erosion_common.settings.packages import installed_names
     from erosion_common.tasks import load_task

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import tomli_w
 
+from erosion_common.settings.packages import installed_part
 from tests.support.extending_page import SECTIONS, example_of, first_example
 from tests.support.installed_package import write_package
 
@@ -68,8 +69,9 @@ def run(package: Path, *arguments: str) -> str:
 
 
 def hash_of(package: Path) -> str:
-    show = "from erosion_common.settings.packages import installed_part as p"
-    return run(package, "-c", f"{show}; print(p('method', 'nearest_peer').sha256)").strip()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(package)
+        return installed_part("method", "nearest_peer").sha256
 
 
 def write_study(folder: Path, sha256: str, allowed: str) -> None:

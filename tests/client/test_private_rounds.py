@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +26,7 @@ from erosion_common.protocol.messages import TrainRequest
 from erosion_common.study.privacy import epsilon_of, strength_of
 from erosion_common.study.study import Study
 from tests.support.patience import PATIENCE
+from tests.support.processes import start
 from tests.support.said import raises, says
 from tests.support.small_study import TWO_NUMBERS, make_site, make_study, twenty_patients
 
@@ -322,22 +321,17 @@ def test_a_delta_that_could_give_a_patient_away_is_refused(tmp_path: Path) -> No
             Hospital(site, SECRET).describe(study)
 
 
+def answers_and_is_killed(folder: Path) -> None:
+    peer(folder).train(request(private_study()))
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 def test_a_site_that_is_killed_after_its_answer_has_paid(tmp_path: Path) -> None:
     """The process ends itself, without a chance to write, the moment that the update is there."""
     peer_site(tmp_path)
-    program = (
-        "import os, signal, sys; from pathlib import Path;"
-        "from tests.client.test_private_rounds import peer, private_study, request;"
-        "peer(Path(sys.argv[1])).train(request(private_study()));"
-        "os.kill(os.getpid(), signal.SIGKILL)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path)],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        timeout=PATIENCE,
-        check=False,
-    )
-    assert done.returncode == -signal.SIGKILL
+    process = start(answers_and_is_killed, tmp_path)
+    process.join(PATIENCE)
+    assert process.exitcode == -signal.SIGKILL
     assert spent(tmp_path) == pytest.approx(of_one(private_study()))
 
 

@@ -29,12 +29,13 @@ FIVE = ("home", "alike", "small-tumours", "large-tumours", "miscoded")
 
 
 def quick_study(folder: Path, rounds: int = 2, hospitals: Sequence[str] = FIVE) -> Path:
-    """The default study with few rounds, and of some of its hospitals, as a file of its own."""
+    """The default study with few rounds and some of its hospitals, and no local references."""
     path = folder / "quick.toml"
     text = (STUDIES / "breast-cancer.toml").read_text()
     for default, wanted in (
         ("rounds = 30", f"rounds = {rounds}"),
         (f"hospitals = {json.dumps(FIVE)}", f"hospitals = {json.dumps(hospitals)}"),
+        ("[evaluation]\n", "[evaluation]\nreferences = []\n"),
     ):
         assert default in text
         text = text.replace(default, wanted)
