@@ -3,6 +3,9 @@
 import os
 import re
 import shutil
+from collections.abc import Mapping
+from functools import cache
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +14,7 @@ import torch
 
 from erosion.sources.titanic import BATCH_SIZE, SPLITS, Split, load_passengers, split_indices
 from erosion_common.study.study import Study
-from experiments.cells import FILE_NAME, CellFile, ExperimentError, Values, read_cells
+from experiments.cells import FILE_NAME, Cell, CellFile, ExperimentError, Values, read_cells
 from experiments.experiment import carry_out, with_constants
 from experiments.papers import EXPERIMENTS, quadratic, titanic
 from experiments.papers.quadratic import expected_losses, mean_plans
@@ -213,10 +216,14 @@ def test_every_page_is_what_its_cells_say(name: str, tmp_path: Path) -> None:
             assert path.read_bytes() == (kept / path.name).read_bytes(), path.name
 
 
+@cache
+def kept_cells(name: str) -> Mapping[str, Cell]:
+    return read_cells(RESULTS / name, EXPERIMENTS[name].plans())
+
+
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_the_cells_that_were_run_are_of_the_configurations_that_are_planned(name: str) -> None:
-    folder = RESULTS / name
-    assert set(read_cells(folder, EXPERIMENTS[name].plans())) == set(CellFile.read(folder).cells)
+    assert set(kept_cells(name)) == set(CellFile.read(RESULTS / name).cells)
 
 
 def test_every_experiment_s_cells_have_names_of_their_own() -> None:
@@ -227,10 +234,8 @@ def test_every_experiment_s_cells_have_names_of_their_own() -> None:
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_a_page_of_few_cells_leaves_out_what_has_no_figure(name: str) -> None:
-    experiment = EXPERIMENTS[name]
-    cells = read_cells(RESULTS / name, experiment.plans())
     for count in (1, 7):
-        text = experiment.draw(dict(list(cells.items())[:count])).text
+        text = EXPERIMENTS[name].draw(dict(islice(kept_cells(name).items(), count))).text
         assert text.startswith("# ")
         assert "nan" not in re.findall(r"\w+", text)
         assert not re.search(r"^## [^\n]*\n\n#", text, re.MULTILINE), "a heading with nothing below"

@@ -21,7 +21,6 @@ from erosion_server.export.saved_run import SavedRun, load_saved_run
 from tests.support.exported import (
     CLASSES,
     OF_PAIRS,
-    OF_PREPARED,
     PAIRS,
     PREPARED,
     predicted,
@@ -56,11 +55,6 @@ def as_arrays(task: TabularTask, columns: dict[str, list[str]]) -> dict[str, NDA
     ("task", "options", "outputs"),
     [
         (CLASSES, {}, ["probability_no", "probability_yes"]),
-        (
-            {**CLASSES, "features": PREPARED},
-            {"scaling": OF_PREPARED, "replaced": None},
-            ["probability_no", "probability_yes"],
-        ),
         (
             {**CLASSES, "features": PREPARED, **PAIRS},
             {"scaling": OF_PAIRS, "replaced": None},
