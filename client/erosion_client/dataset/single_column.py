@@ -143,16 +143,13 @@ def _far(values: Floats, counts: _Numbers) -> _Found:
         x, rows = np.delete(x, rows.argmax()), np.delete(rows, rows.argmax())
     if len(x) < FEWEST_DISTINCT or rows.sum() < FEWEST_ROWS:
         return np.zeros(len(values), dtype=bool)
-    ends = {
-        code: (-_first_far(-x[::-1], rows[::-1], code=code), _first_far(x, rows, code=code))
-        for code in (False, True)
-    }
-    low, high = max(low for low, _ in ends.values()), min(high for _, high in ends.values())
+    lows, highs = _first_far(-x[::-1], rows[::-1]), _first_far(x, rows)
+    low, high = -min(lows), min(highs)
     # A 0 is far from all others where no dose was given, and is asked about separately.
     found: _Found = (values != 0) & ~((low < values) & (values < high))
     for index in np.flatnonzero(found).tolist():
-        low, high = ends[is_code(float(values[index]))]
-        found[index] = not low < values[index] < high
+        code = is_code(float(values[index]))
+        found[index] = not -lows[code] < values[index] < highs[code]
     return found
 
 
@@ -174,8 +171,8 @@ def quantiles_of(
     return between
 
 
-def _first_far(x: NDArray[np.float64], rows: NDArray[np.int64], *, code: bool) -> float:
-    """Return the index from which sorted values (n,) lie far above those below."""
+def _first_far(x: NDArray[np.float64], rows: NDArray[np.int64]) -> list[float]:
+    """Return the value from which sorted ones (n,) lie far above those below, and the same code."""
     up_to = np.cumsum(rows)
     share_from = (up_to[-1] - up_to + rows) / up_to[-1]
     end = max(FEWEST_DISTINCT, int((share_from > MOST_FAR).sum()))
@@ -187,13 +184,16 @@ def _first_far(x: NDArray[np.float64], rows: NDArray[np.int64], *, code: bool) -
     tails = quantiles_of(x, up_to, (0.05, 0.95))
     is_sure = up_to[:end][-1] >= MANY_ROWS and np.ptp(tails) < LONG_TAILS * (third - quarter)
     is_far &= value - last > (1 if is_sure else 2) * (last - middle)
-    if last_tenth - middle > (SKEWED if code else LONGER) * (middle - tenth):
-        # In a tail of that length, the next value lies a part of the logarithm further.
-        start = 0.0 if x[0] >= 0 and middle > 0 else 1.5 * x[0] - 0.5 * middle
-        done = np.log((last - start) / (middle - start))
-        share = SHARE_OF_LOGARITHM * (1 if code else 2)
-        is_far &= np.log((value - start) / (last - start)) > share * done
-    return float(value[is_far][0]) if is_far.any() else np.inf
+    found = []
+    for longer, share in ((LONGER, 2 * SHARE_OF_LOGARITHM), (SKEWED, SHARE_OF_LOGARITHM)):
+        far = value[is_far]
+        if len(far) and last_tenth - middle > longer * (middle - tenth):
+            # In a tail of that length, the next value lies a part of the logarithm further.
+            start = 0.0 if x[0] >= 0 and middle > 0 else 1.5 * x[0] - 0.5 * middle
+            done = np.log((last[is_far] - start) / (middle - start))
+            far = far[np.log((far - start) / (last[is_far] - start)) > share * done]
+        found.append(float(far[0]) if len(far) else np.inf)
+    return found
 
 
 def _quarters(x: Floats) -> tuple[float, float, float]:
@@ -225,11 +225,10 @@ def _below_zero(x: Floats) -> _Found:
 def _heaped(x: Floats, rows: _Numbers) -> _Found:
     """Return a code that is the largest value, and far commoner than those below it."""
     found = np.zeros(len(x), dtype=bool)
-    if len(x) >= FEWEST_MEASURED:
-        top = int(x.argmax())
+    if len(x) >= FEWEST_MEASURED and is_code(float(x[-1])):
         first, _, third = _quarters(x)
-        near = rows[x >= x[top] - HALF * (third - first)].sum() - rows[top]
-        found[top] = is_code(float(x[top])) and bool(rows[top] > HEAP + near)
+        near = rows[x >= x[-1] - HALF * (third - first)].sum() - rows[-1]
+        found[-1] = rows[-1] > HEAP + near
     return found
 
 

@@ -29,14 +29,11 @@ def is_apart(of: Callable[[slice], object], together: NDArray[np.generic]) -> bo
     places = np.linspace(0, num_patients - 1, min(TRIED, num_patients)).astype(int).tolist()
     known = np.abs(together[np.isfinite(together)])
     largest = float(known.max()) if known.size else 0.0
-    for place in places:
-        here = slice(place, place + 1)
-        alone, among = np.asarray(of(here)), together[here]
-        if alone.shape != among.shape or not np.allclose(
-            alone, among, rtol=0.0, atol=_ROUNDING * largest, equal_nan=True
-        ):
-            return False
-    return True
+    alone = [np.asarray(of(slice(place, place + 1))) for place in places]
+    if any(one.shape != (1, *together.shape[1:]) for one in alone):
+        return False
+    found, atol = np.concatenate([*alone, together[:0]]), _ROUNDING * largest
+    return np.allclose(found, together[places], rtol=0.0, atol=atol, equal_nan=True)
 
 
 def checked_targets(task: Task, columns: Floats) -> Targets:

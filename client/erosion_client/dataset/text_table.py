@@ -426,6 +426,8 @@ def _words() -> tuple[frozenset[str], frozenset[str]]:
 
 
 def _plain(text: str) -> str:
+    if text.isascii():
+        return text.casefold()
     letters = unicodedata.normalize("NFKD", text.casefold())
     return "".join(c for c in letters if not unicodedata.combining(c))
 
@@ -442,9 +444,9 @@ def _label(row: Mapping[str, str], found: Mapping[str, TextColumn], end: int) ->
     """Return the label of a row of totals; "" where there is none."""
     statistics, around = _words()
     for name, cell in row.items():
-        words = re.findall(r"[^\W\d_]+", _plain(cell))
         if not cell or len(cell) > LONGEST:
             continue
+        words = re.findall(r"[^\W\d_]+", _plain(cell))
         has_word = any(word in statistics for word in words) or bool(_COUNT.fullmatch(cell))
         is_label = has_word and all(word in statistics | around for word in words)
         # "Total (all wards)" in a row without most values; but "Total knee" is an operation.

@@ -152,7 +152,7 @@ def change_of_header(column: str, local: str, unit: str) -> UnitChange | None:
     """Return the change from the unit in a column's header to the study's; None if not known."""
     given, wanted = plain_unit(header_unit(local)), plain_unit(unit or header_unit(column))
     for quantity in QUANTITIES:
-        if mentions(column, quantity.words) and {given, wanted} <= quantity.units.keys():
+        if {given, wanted} <= quantity.units.keys() and mentions(column, quantity.words):
             return next(_between(quantity, given, wanted), None)
     return None
 
@@ -169,28 +169,28 @@ def mixed_units(
         return None
     named = [quantity for quantity in QUANTITIES if mentions(name, quantity.words)]
     logarithms, up_to = np.log(x) if x[0] > 0 else None, np.cumsum(rows)
-    split = cache(lambda is_ratio, least: _split(logarithms if is_ratio else x, up_to, least))
+
+    @cache
+    def split(is_ratio: bool, least: float) -> _Halves | None:
+        """For a column whose name says no quantity, both must also have one width."""
+        parts = _split(logarithms if is_ratio else x, up_to, least) if named or is_ratio else None
+        return parts if parts is None or named or parts.are_alike_in_width else None
+
     found: list[MixedUnits] = []
     for quantity in named or QUANTITIES:
         least = LEAST_MIXED_TIME if "days" in quantity.units else LEAST_MIXED
         least = least if named else max(least, LEAST_MIXED_UNNAMED)
         for change in quantity.changes:
-            is_ratio = change.offset == 0
-            parts = split(is_ratio, least) if named or is_ratio else None
+            parts = split(change.offset == 0, least)
             if parts and (one := _apart_by(change, parts, is_named=bool(named))):
                 found.append(one)
     return min(found, key=lambda one: one.unlike, default=None)
 
 
 def _apart_by(change: UnitChange, parts: _Halves, *, is_named: bool) -> MixedUnits | None:
-    """Return the change that would merge two distributions; `parts` of logarithms for a factor.
-
-    Where the column's name says no quantity (`is_named`), both must also have one width.
-    """
+    """Return the change that would merge two distributions; `parts` of logarithms for a factor."""
     is_ratio = change.offset == 0
     if is_ratio and change.factor < (LEAST_FACTOR if is_named else LEAST_FACTOR_UNNAMED):
-        return None
-    if not is_named and not parts.are_alike_in_width:
         return None
     moved = change.factor * parts.below + change.offset
     if is_ratio:
