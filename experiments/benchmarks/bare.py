@@ -238,12 +238,15 @@ async def connect(
             call = channel.stream_stream(PATH)()
             await call.write(json_frame(Kind.HELLO, OURS.as_json()))
             await call.read()
+        size = FrameSize()
         with contextlib.suppress(grpc.RpcError):  # the coordinator has done its rounds
             async for head, content in _requests(call):
                 records, buffers = describe(site.answer(head["type"], content))
                 await call.write(json_frame(Kind.MESSAGE, {"re": head["id"], "records": records}))
-                for data in data_frames(buffers, FrameSize()):
+                for data in data_frames(buffers, size):
+                    begun = time.monotonic()
                     await call.write(data)
+                    size.took(time.monotonic() - begun)
 
 
 async def _requests(call: Any) -> AsyncIterator[tuple[dict[str, Any], RecordDict]]:
@@ -284,9 +287,9 @@ async def answer_all(address: str, dim: int, first: int, end: int, kits: Path | 
 def main() -> None:
     """Run one of the two programs."""
     configure_logging(0)
-    keep_freed_memory()
     torch.set_num_threads(1)
     program, address, *others = sys.argv[1:]
+    keep_freed_memory(large=program == "sites")  # as the two programs do
     if program == "sites":
         dim, first, end, *kits = others
         asyncio.run(
