@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from erosion_client.training.kept_state import Moment, StateKey
+from erosion_common.aggregation.vectors import is_finite
 from erosion_common.algorithms.base import ArmBase
 from erosion_common.errors import ErosionError, Refusal, SiteError
 from erosion_common.learning.networks import ModelBase
@@ -58,7 +59,7 @@ def checked_parameters(parameters: Tensor, dim: int) -> Tensor:
             f"The request brings parameters of shape {tuple(parameters.shape)} and type"
             f" {parameters.dtype}; the study's model has {dim} of torch.float32."
         )
-    if not bool(torch.isfinite(parameters).all()):
+    if not is_finite(parameters):
         raise Refusal("The request brings parameters that are not finite; training diverged.")
     return parameters
 
@@ -72,7 +73,7 @@ def checked_payload(name: str, tensor: Tensor, dim: int | None) -> Tensor:
             f"The request brings {name!r} of shape {tuple(tensor.shape)}; its last length must be"
             f" that of the study's model, {dim}."
         )
-    if not bool(torch.isfinite(tensor).all()):
+    if not is_finite(tensor.flatten()):
         raise Refusal(f"The request brings {name!r} with a value that is not finite.")
     return tensor
 

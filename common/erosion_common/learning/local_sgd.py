@@ -315,7 +315,7 @@ def train_locally(
             samples_seen += len(batch)
             steps += 1
         optimizer.zero_grad()  # what was not recorded is of no use to autograd later
-    return LocalResult(flat_parameters(model) - start, samples_seen, steps)
+    return LocalResult(flat_parameters(model).sub_(start), samples_seen, steps)
 
 
 def _unrecorded(model: nn.Module, loss: Loss) -> AbstractContextManager[None]:

@@ -63,7 +63,7 @@ def places_of(shapes: Mapping[str, Sequence[int]]) -> dict[str, slice]:
 
 def flat_parameters(model: nn.Module) -> Tensor:
     """Return a copy of all trained parameters, in `model.parameters()` order: (dim,) float32."""
-    return nn.utils.parameters_to_vector(trained_parameters(model)).detach().clone()
+    return nn.utils.parameters_to_vector(trained_parameters(model)).detach()
 
 
 def load_flat_parameters(model: nn.Module, vector: Tensor) -> None:

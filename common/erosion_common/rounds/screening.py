@@ -137,7 +137,8 @@ def _update(result: TrainResult, expected: Expected) -> Answer:
         return Rejection(f"shape {tuple(delta.shape)}, expected ({dim},)", "shape")
     if delta.dtype != expected.dtype:
         return Rejection(f"numbers of type {delta.dtype}, expected {expected.dtype}", "shape")
-    if not is_finite(delta):
+    # A norm that is finite says the same, and is wanted anyway.
+    if not math.isfinite(length := norm(delta)) and not is_finite(delta):
         return Rejection(NOT_FINITE, "not_finite")
     if problem := _problem_with(result.attachments, expected.expects.tensors):
         return Rejection(problem, "not_finite" if problem == NOT_FINITE else "shape")
@@ -149,7 +150,7 @@ def _update(result: TrainResult, expected: Expected) -> Answer:
     if header.steps is not None and expected.most_steps is not None:
         steps = min(header.steps, expected.most_steps)
     limit = math.inf if expected.max_norm is None else expected.max_norm
-    if not (length := norm(delta)) <= limit:
+    if not length <= limit:
         return Rejection(f"norm {length:.4g}, at most {limit:g} is accepted", "norm")
     return Update(
         agent=header.hospital,
