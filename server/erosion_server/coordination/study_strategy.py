@@ -13,7 +13,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
-from erosion_common.protocol.flower import to_array
+from erosion_common.protocol.flower import to_array, to_record
 from erosion_common.rounds.arm import Arm
 from erosion_common.rounds.context import RunContext
 from erosion_common.rounds.driver import OpenRound
@@ -80,4 +80,4 @@ class StudyStrategy(RoundStrategy):
 
 
 def _arrays(state: RunState) -> ArrayRecord:
-    return ArrayRecord({"parameters": to_array(state.params)})
+    return to_record({"parameters": to_array(state.params)})
