@@ -27,7 +27,15 @@ from experiments.papers.rules import (
     test_share,
 )
 from experiments.program import run_program
-from experiments.tables import MARKS, Values, comparison_table, comparisons, figures_of, intervals
+from experiments.tables import (
+    MARKS,
+    Values,
+    comparison_table,
+    comparisons,
+    figures_of,
+    intervals,
+    one_or_range,
+)
 
 BASE = "base rate"
 RENAMED = {personal_finish.FINISH: f"{RECOMMENDED}_finish"}
@@ -125,8 +133,8 @@ def _sections(found: Splits, order: Sequence[str]) -> Iterator[dict[str, Any]]:
         }
 
 
-def _images(results: Path) -> str:
-    """The mean log losses of the image sites' cells minus those of local training."""
+def _images(results: Path) -> tuple[str, str]:
+    """The mean log losses of the image sites' cells minus local training's; the newer's splits."""
     cells = read_cells(results / image_sites.EXPERIMENT.name, image_sites.plans())
     found: dict[str, dict[Setting, list[Values]]] = {"": {}, "newer": {}}
     for cell in cells.values():
@@ -149,7 +157,8 @@ def _images(results: Path) -> str:
             fewest=FEWEST,
         )
     ]
-    return comparison_table(every, lambda one: [one.ours], lambda one: ", ".join(one.setting))
+    against = comparison_table(every, lambda one: [one.ours], lambda one: ", ".join(one.setting))
+    return against, one_or_range(map(len, found["newer"].values()))
 
 
 def draw(results: Path = RESULTS) -> Page:
@@ -158,6 +167,7 @@ def draw(results: Path = RESULTS) -> Page:
     arms, others = compared(found)
     rows, common = ranked(found, arms)
     order = [*(row[0] for row in rows), *others]
+    images, newer = _images(results)
     return page(
         "leaderboard",
         intervals=intervals("a column"),
@@ -172,9 +182,10 @@ def draw(results: Path = RESULTS) -> Page:
             ],
         ),
         sections=list(_sections(found, order)),
-        images=_images(results),
+        images=images,
         splits=image_sites.SPLITS,
-        newer=image_sites.NEWER_SPLITS,
+        newer=newer,
+        fewest=FEWEST,
     )
 
 
