@@ -252,6 +252,7 @@ def test_numbers_of_a_typed_column_are_what_their_texts_say(values: pa.Array) ->
     assert [column.texts.index(text) for text in texts] == [*range(len(texts))]
     assert column.is_missing.tolist() == [text == "" for text in np.array(texts)[column.codes]]
     assert len(column.written) == 0
+    assert set(text_column("x", pa.chunked_array([values])).typed) == set(texts)  # asked for first
     as_text = TextColumn(texts, column.codes)
     np.testing.assert_array_equal(
         hashes_of_table({"x": column}, len(values)), hashes_of_table({"x": as_text}, len(values))

@@ -16,7 +16,7 @@ from erosion_common.learning.local_sgd import predictions_of
 from erosion_common.program.command_line import main
 from erosion_common.tasks.inputs import ImageTask, TabularTask
 from erosion_server.export import onnx_file
-from erosion_server.export.onnx_file import as_onnx
+from erosion_server.export.onnx_file import TOLERANCE, as_onnx, relative_difference
 from erosion_server.export.saved_run import SavedRun, load_saved_run
 from tests.support.exported import (
     CLASSES,
@@ -179,3 +179,13 @@ def test_the_command_writes_a_model_card_with_it(
     assert not {"script", "img"} & {tag for tag, _ in page.tags}
     assert loaded(folder).card.sha256 in page.text
     assert "0 to 120" in page.text
+
+
+def test_rounding_near_0_is_nothing_for_an_outcome_in_thousands_but_an_error_for_a_risk() -> None:
+    costs = np.array([[-2.846, 2000.0, 4000.0, 6000.0]])
+    rounding = np.array([[3.8e-4, 0.0, 0.0, 0.0]])
+    assert relative_difference(costs + rounding, costs) == pytest.approx(3.8e-4 / 3000.7115)
+    assert relative_difference(costs + rounding, costs) < TOLERANCE
+    risks = costs / 10_000
+    assert relative_difference(risks + rounding, risks) > 30 * TOLERANCE
+    assert relative_difference(costs[:, :0], costs[:, :0]) == 0.0

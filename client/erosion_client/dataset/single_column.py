@@ -172,7 +172,7 @@ def quantiles_of(
 
 
 def _first_far(x: NDArray[np.float64], rows: NDArray[np.int64]) -> list[float]:
-    """Return the value from which sorted ones (n,) lie far above those below, and the same code."""
+    """Return the first of sorted values (n,) far above those below: as measured, and as a code."""
     up_to = np.cumsum(rows)
     share_from = (up_to[-1] - up_to + rows) / up_to[-1]
     end = max(FEWEST_DISTINCT, int((share_from > MOST_FAR).sum()))

@@ -5,7 +5,7 @@ import re
 import tomllib
 import unicodedata
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import date, time
 from decimal import Decimal
 from functools import cache
@@ -33,8 +33,9 @@ class TextColumn:
 
     texts: Sequence[str]  # distinct, without spaces around; "" where missing
     codes: NDArray[np.int64]  # (n,) index into `texts`
-    typed: Collection[str] = frozenset()  # those of `texts` that are the source's own numbers,
-    # independent of the site file's decimal and thousands
+    typed: Collection[str] = field(default_factory=frozenset)  # those of `texts` that are the
+    # source's own numbers, independent of the site file's decimal and thousands; no default of the
+    # class, which a `NumberColumn` would find before its own
 
     @property
     def written(self) -> Sequence[str]:

@@ -172,7 +172,7 @@ def mixed_units(
 
     @cache
     def split(is_ratio: bool, least: float) -> _Halves | None:
-        """For a column whose name says no quantity, both must also have one width."""
+        """Split once by scale; halves of a column of no known quantity must be alike in width."""
         parts = _split(logarithms if is_ratio else x, up_to, least) if named or is_ratio else None
         return parts if parts is None or named or parts.are_alike_in_width else None
 

@@ -217,7 +217,7 @@ class Hospital:
     def lacks(self, request: Request) -> dict[str, Moment]:
         """Return the request's arms without kept state in the run, and up to which exchange."""
         if isinstance(request, TrainRequest) and request.step in phases.STEPS:
-            return {}  # as above
+            return {}  # the sealed update is made
         return {
             arm: moment
             for arm, moment in moments_of(request).items()

@@ -109,27 +109,29 @@ class Mlp(ModelBase):
         default=1,
         ge=1,
         le=10,
-        description="Networks, each from a start of its own and trained on its own loss; the "
-        "mean of their outputs predicts.",
+        description="How many networks: each has its own start and is trained on its own loss, "
+        "and the mean of their outputs predicts.",
     )
 
     def build(self, input_shape: Sequence[int], num_outputs: int) -> nn.Module:
-        inputs = prod(input_shape)
-        networks = [self._network(inputs, num_outputs) for _ in range(self.ensemble_of)]
+        networks = [
+            (self._body(prod(input_shape)), nn.Linear(self.hidden[-1], num_outputs))
+            for _ in range(self.ensemble_of)
+        ]
         if len(networks) == 1:
-            return nn.Sequential(*networks[0])
+            ((body, head),) = networks
+            return nn.Sequential(*body, head)
         return NetworkEnsemble(
-            [nn.Sequential(*layers[:-1]) for layers in networks],
-            [layer for *_, layer in networks if isinstance(layer, nn.Linear)],
+            [nn.Sequential(*body) for body, _ in networks], [head for _, head in networks]
         )
 
-    def _network(self, inputs: int, num_outputs: int) -> list[nn.Module]:
+    def _body(self, inputs: int) -> list[nn.Module]:
         widths = [inputs, *self.hidden]
         layers: list[nn.Module] = [nn.Flatten()]
         for width_in, width_out in pairwise(widths):
             normal = [SiteBatchNorm(width_out)] if self.gathers_statistics else []
             layers += [nn.Linear(width_in, width_out), *normal, nn.ReLU()]
-        return [*layers, nn.Linear(widths[-1], num_outputs)]
+        return layers
 
 
 class MnistCnn(ModelBase):

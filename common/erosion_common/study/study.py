@@ -327,8 +327,8 @@ class Study(Settings):
         )
         if arm_settings.builds_layers() and is_like_no_other:
             return (
-                f"{arm_settings.algorithm} builds the layers of model.name = 'logistic' or 'mlp'"
-                " itself, of one network with nothing frozen"
+                f"{arm_settings.algorithm} builds the layers itself: set model.name to 'logistic'"
+                " or 'mlp', and leave out frozen, ensemble_of, and normalisation"
             )
         if arm_settings.finish != "none" and not layer_size(layout()):
             return (

@@ -27,7 +27,7 @@ OPSET, ML_OPSET = 20, 4  # of ONNX 1.15 (2023) and ai.onnx.ml with it: what prog
 IMAGE = "image"
 INSIDE = "_/"  # before the names of everything that is no input or output
 MISSING, UNKNOWN = -1, -2
-TOLERANCE = 1e-5  # of the prediction, of 1, or of how far predictions spread: of the most
+TOLERANCE = 1e-5  # relative to the largest of 1, the prediction, and the predictions' spread
 TRIED = 50  # made-up patients of a table
 RARELY = 0.02
 
@@ -345,10 +345,14 @@ def _difference(
     if not np.array_equal(np.isnan(found), np.isnan(expected)):
         return inf
     has_prediction = ~np.isnan(expected[0])
-    found, expected = found[:, has_prediction], expected[:, has_prediction]
+    return relative_difference(found[:, has_prediction], expected[:, has_prediction])
+
+
+def relative_difference(found: NDArray[Any], expected: NDArray[Any]) -> float:
+    """Return the largest difference of predictions (outputs, n), as `TOLERANCE` has it."""
     if not expected.size:
         return 0.0
     # A prediction near 0 of an outcome in thousands is a difference of two large numbers.
     low, high = np.percentile(expected, [25, 75], axis=1, keepdims=True)
-    apart = np.abs(found - expected) / np.maximum(np.maximum(1.0, high - low), np.abs(expected))
-    return float(apart.max())
+    scale = np.maximum(np.maximum(1.0, high - low), np.abs(expected))
+    return float((np.abs(found - expected) / scale).max())
