@@ -153,7 +153,7 @@ class Basis:
         settings = [Resolved(dict(each["full"]), dict(each["chosen"])) for each in raw["settings"]]
         return cls(settings, dict(raw["data"]), int(raw["numerics"]))
 
-    @property
+    @cached_property
     def values(self) -> Values:
         """For a file's line."""
         return asdict(self)

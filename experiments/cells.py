@@ -15,6 +15,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from errno import EACCES
+from functools import cached_property
 from multiprocessing import active_children, get_context, parent_process
 from pathlib import Path
 from typing import Any
@@ -97,7 +98,7 @@ def planned(name: str, points: Iterable[Values], **same: Any) -> list[CellPlan]:
     return [CellPlan(name.format(**config), config) for config in configs]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Cell:
     """A cell that was run."""
 
@@ -114,6 +115,22 @@ class Cell:
     def key(self) -> str:
         """Of all that decides its figures."""
         return digest_of({"config": self.plan.config, "basis": self.basis.digest})
+
+    @cached_property
+    def line(self) -> str:
+        """For the file."""
+        values = {
+            "cell": self.plan.name,
+            "key": self.key,
+            "config": self.plan.config,
+            "basis": self.basis.digest,
+            "commit": self.commit,
+            "command": self.command,
+            "seconds": self.seconds,
+            "machine": self.machine,
+            "figures": self.figures,
+        }
+        return _line(values)
 
 
 _Ended = tuple[Values, float, list[str]]  # of a cell: figures, seconds, what hospitals noted
@@ -182,23 +199,12 @@ class CellFile:
         bases = {
             cell.basis.digest: {"basis": cell.basis.digest, **cell.basis.values} for cell in cells
         }
-        lines = [bases[digest] for digest in sorted(bases)]
-        for cell in cells:
-            lines.append(
-                {
-                    "cell": cell.plan.name,
-                    "key": cell.key,
-                    "config": cell.plan.config,
-                    "basis": cell.basis.digest,
-                    "commit": cell.commit,
-                    "command": cell.command,
-                    "seconds": cell.seconds,
-                    "machine": cell.machine,
-                    "figures": cell.figures,
-                }
-            )
-        text = (json.dumps(line, separators=(",", ":"), allow_nan=False) for line in lines)
-        write_atomically(self.path, "".join(f"{line}\n" for line in text))
+        lines = [_line(bases[digest]) for digest in sorted(bases)]
+        write_atomically(self.path, "".join([*lines, *(cell.line for cell in cells)]))
+
+
+def _line(values: Values) -> str:
+    return json.dumps(values, separators=(",", ":"), allow_nan=False) + "\n"
 
 
 def read_cells(
