@@ -120,7 +120,8 @@ def deploy(folder: Path) -> Path:
             key = machines[hospital].folder / "node.key"
             key.rename(machines[hospital].folder / hospital / key.name)
             write_patients(machines[hospital].folder / hospital / "patients.csv", hospital)
-            machines[hospital].run(CHECK, hospital)
+            if hospital == study.user:
+                machines[hospital].run(CHECK, hospital)
             machines[hospital].run(REVIEW, hospital, "--approve")  # nobody types an answer
             machines[hospital].start(CLIENT, hospital)
         wait_until(lambda: server.poll() is not None, coordinator.said)

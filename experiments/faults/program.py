@@ -66,9 +66,14 @@ class Program:
         return self._process.poll()
 
     @property
+    def pid(self) -> int:
+        """The number of its process."""
+        return self._process.pid
+
+    @property
     def peak_megabytes(self) -> float:
         """The most memory that it has had so far."""
-        return peak_megabytes(self._process.pid) or 0.0
+        return peak_megabytes(self.pid) or 0.0
 
     def text(self, since: int | None = None) -> str:
         """Return what the log says from the byte `since` on; None: what this very process said."""
@@ -128,7 +133,7 @@ class Program:
 
     def _send(self, number: int) -> None:
         with suppress(ProcessLookupError):
-            os.kill(self._process.pid, number)
+            os.kill(self.pid, number)
 
     def _tail(self) -> str:
         return " | ".join(self.text().splitlines()[-8:])

@@ -15,6 +15,7 @@ from erosion_client.enrolment.install import install
 from erosion_client.site_file import load_site
 from erosion_server.enrolment.enrolment import renew_site, revoke_site
 from experiments.faults.network import COORDINATOR, Network, SmallDisk, why_no_networks
+from experiments.faults.program import Program
 from experiments.faults.stage import (
     DEADLINE_SECONDS,
     HOSPITALS,
@@ -340,13 +341,13 @@ SCENES: Mapping[str, Scene] = {
 }
 
 
-def play(scene: Scene, folder: Path, **changes: Any) -> Row:
+def play(scene: Scene, folder: Path, *, program: type[Program] = Program, **changes: Any) -> Row:
     """Set the stage, let the fault happen, and take everything down; `changes` are the study's."""
     kilobytes = scene.small_disk_kilobytes
     with (
         SmallDisk(folder / "run", kilobytes) if kilobytes else nullcontext() as disk,
         Network(*HOSPITALS) if scene.needs_network else nullcontext() as network,
-        Stage(folder, small_study(**{**scene.study, **changes}), network, disk) as stage,
+        Stage(folder, small_study(**{**scene.study, **changes}), network, disk, program) as stage,
     ):
         if network is not None and scene.slow_line_of:
             network.slow_down(scene.slow_line_of, SLOW_LINE_KILOBITS)

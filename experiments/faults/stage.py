@@ -80,9 +80,11 @@ class Stage:
         study: Study,
         network: Network | None = None,
         disk: SmallDisk | None = None,
+        program: type[Program] = Program,
     ) -> None:
         """On this machine alone, or on the machines of `network`. `disk`: the run's folder."""
         self.folder, self.study, self.network, self.disk = folder, study, network, disk
+        self._program = program
         self.run = folder / "run"
         self.clocks: dict[str, SteppedClock] = {}  # of programs with their own wall clock
         self.programs: dict[str, Program] = {}  # the latest of each name
@@ -190,7 +192,7 @@ class Stage:
         log = self.folder / f"{label}.log"
         clock = self.clocks.get(label)
         environment = clock.environment if clock else None
-        program = Program(label, arguments, log, within=within, environment=environment)
+        program = self._program(label, arguments, log, within=within, environment=environment)
         self.programs[label] = program
         self._started.append(program)
         return program

@@ -18,6 +18,7 @@ from erosion.sources import make_hospitals
 from erosion_common.program.command_line import main
 from erosion_common.rounds import bounds
 from erosion_common.study.study import load_study
+from tests.support.forked import Forked
 from tests.support.patience import PATIENCE, wait_until
 from tests.support.small_study import TWO_NUMBERS, make_study, sixty_patients
 
@@ -43,44 +44,47 @@ def quick_study(folder: Path, rounds: int = 2, hospitals: Sequence[str] = FIVE) 
     return path
 
 
-def processes_that_mention(word: str) -> list[int]:
-    """Ids of running processes with `word` in their command line, or in that of the process that
-    they were forked from; this one excepted."""
+def processes_of(folder: Path) -> list[int]:
+    """Ids of running processes that have a file of the folder open, or name one in their command
+    line or in that of the process that they were forked from; this one excepted."""
     found = []
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
             if entry.name.isdigit() and int(entry.name) != os.getpid():
                 state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
-                if word.encode() in (entry / "cmdline").read_bytes() and state != "Z":
+                is_open = any(
+                    str(folder) in str(each.readlink()) for each in (entry / "fd").iterdir()
+                )
+                is_named = os.fsencode(folder) in (entry / "cmdline").read_bytes()
+                if state != "Z" and (is_open or is_named):
                     found.append(int(entry.name))
     return found
 
 
-def program_of(testbed: "subprocess.Popen[str]", name: str) -> int:
+def program_of(testbed: Forked, name: str) -> int:
     """The id of the process that is the coordinator, or a hospital's."""
-    children = Path(f"/proc/{testbed.pid}/task/{testbed.pid}/children").read_text().split()
+    of = testbed.pid
+    children = Path(f"/proc/{of}/task/{of}/children").read_text().split()
     (pid,) = [pid for pid in children if Path(f"/proc/{pid}/comm").read_text() == f"{name}\n"]
     return int(pid)
 
 
 @pytest.fixture(params=[("home", "alike")], ids=["two hospitals"])
-def testbed(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[str]]:
+def testbed(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Forked]:
     """A testbed of a few hospitals that is still running when it is disturbed."""
     study = quick_study(tmp_path, rounds=100_000, hospitals=request.param)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "erosion", "testbed", str(study), "--runs", str(tmp_path / "runs")],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    process = forked_testbed(study, tmp_path)
     wait_until(lambda: any(p.stat().st_size for p in tmp_path.glob("runs/*/rounds.jsonl")))
     yield process
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.communicate(timeout=PATIENCE)
-    for pid in processes_that_mention(str(tmp_path)):
+    process.close()
+    for pid in processes_of(tmp_path):
         os.kill(pid, signal.SIGKILL)
+
+
+def forked_testbed(study: Path, folder: Path) -> Forked:
+    """`erosion testbed` with its runs in the folder."""
+    command = ["testbed", str(study), "--runs", str(folder / "runs")]
+    return Forked("testbed", command, folder / "testbed.log", is_daemon=False)
 
 
 def test_the_testbed_ends_with_a_result_and_the_model_predicts(
@@ -109,7 +113,7 @@ def test_the_testbed_ends_with_a_result_and_the_model_predicts(
     result = json.loads((folder / "result.json").read_text())
     assert set(result["arms"]) == {"weight_erosion", "fedavg", "local"}
     assert result["verdict"]["text"].split(".")[0] in " ".join(run.stdout.split())
-    assert processes_that_mention(str(tmp_path)) == []
+    assert processes_of(tmp_path) == []
 
     assert main(["status", str(tmp_path / "runs")]) == 0
     assert result["verdict"]["text"] in capsys.readouterr().out
@@ -133,25 +137,23 @@ def test_the_testbed_ends_with_a_result_and_the_model_predicts(
     assert "the model was trained on 26 of these 130 rows" in capsys.readouterr().err
 
 
-def test_a_killed_testbed_leaves_nothing_running(
-    testbed: subprocess.Popen[str], tmp_path: Path
-) -> None:
-    os.kill(testbed.pid, signal.SIGKILL)
-    wait_until(lambda: processes_that_mention(str(tmp_path)) == [])
+def test_a_killed_testbed_leaves_nothing_running(testbed: Forked, tmp_path: Path) -> None:
+    assert len(processes_of(tmp_path)) == 1 + 1 + 2
+    testbed.kill()
+    wait_until(lambda: processes_of(tmp_path) == [])
 
 
 def test_when_the_coordinator_dies_the_testbed_ends_with_its_exit_code(
-    testbed: subprocess.Popen[str], tmp_path: Path
+    testbed: Forked, tmp_path: Path
 ) -> None:
     os.kill(program_of(testbed, "coordinator"), signal.SIGKILL)
-    testbed.communicate(timeout=PATIENCE)
-    assert testbed.returncode == 128 + signal.SIGKILL
-    wait_until(lambda: processes_that_mention(str(tmp_path)) == [])
+    assert testbed.wait() == 128 + signal.SIGKILL
+    wait_until(lambda: processes_of(tmp_path) == [])
 
 
 @pytest.mark.parametrize("testbed", [THREE], ids=["three hospitals"], indirect=True)
 def test_when_a_hospital_dies_the_study_goes_on_and_ctrl_c_stops_all_that_was_started(
-    testbed: subprocess.Popen[str], tmp_path: Path
+    testbed: Forked, tmp_path: Path
 ) -> None:
     os.kill(program_of(testbed, "alike"), signal.SIGKILL)
     (journal,) = tmp_path.glob("runs/*/rounds.jsonl")
@@ -160,12 +162,12 @@ def test_when_a_hospital_dies_the_study_goes_on_and_ctrl_c_stops_all_that_was_st
     size = journal.stat().st_size
     wait_until(lambda: journal.stat().st_size > size)
     os.kill(testbed.pid, signal.SIGINT)
-    _, errors = testbed.communicate(timeout=PATIENCE)
+    assert testbed.wait() == 130
+    errors = testbed.text()
     assert "The site of alike ended (exit code -9)" in errors
-    assert testbed.returncode == 130
     assert "interrupted" in errors
     assert "Traceback" not in errors
-    wait_until(lambda: processes_that_mention(str(tmp_path)) == [])
+    wait_until(lambda: processes_of(tmp_path) == [])
     for line in journal.read_text().splitlines():
         json.loads(line)
 
@@ -177,22 +179,9 @@ def test_a_testbed_that_cannot_begin_says_at_which_line_and_names_no_run_to_go_o
     (tmp_path / "study.toml").write_text(tomli_w.dumps(study))
     (tmp_path / "a.csv").write_text(sixty_patients("a").replace("\n", "\nold", 1))
     (tmp_path / "b.csv").write_text(sixty_patients("b"))
-    run = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "erosion",
-            "testbed",
-            str(tmp_path),
-            "--runs",
-            str(tmp_path / "runs"),
-        ],
-        stderr=subprocess.PIPE,
-        text=True,
-        timeout=PATIENCE,
-    )
-    assert run.returncode == 7
-    errors = run.stderr
+    run = forked_testbed(tmp_path, tmp_path)
+    assert run.wait() == 7
+    errors = run.text()
     assert "Put that right, then start it again." in errors
     assert "--resume" not in errors
     assert f"At a ({next((tmp_path / 'runs').glob('*/testbed/a/log.txt'))}): " in errors

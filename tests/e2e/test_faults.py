@@ -15,6 +15,7 @@ from experiments.faults.stage import Observation, Row, Stage, small_study
 from experiments.faults.stepped_clock import SteppedClock, why_no_steps
 from experiments.hostile_load.attackers import BY_A_SITE, BY_STRANGERS
 from experiments.two_machines import deploy
+from tests.support.forked import Forked
 
 NO_NETWORKS = why_no_networks()
 NO_DISK = why_no_small_disk()
@@ -31,7 +32,7 @@ TWO = {
 
 
 def play(name: str, folder: Path, **changes: Any) -> Row:
-    return scenes.play(SCENES[name], folder, **SHORT_ROUNDS, **changes)
+    return scenes.play(SCENES[name], folder, program=Forked, **SHORT_ROUNDS, **changes)
 
 
 @pytest.mark.skipif(NO_DISK is not None, reason=NO_DISK or "")
@@ -50,7 +51,7 @@ def test_a_coordinator_that_slept_and_whose_clock_was_set_loses_no_more_than_a_r
     tmp_path: Path,
 ) -> None:
     """Both at once, and longer than the line's every deadline, to save time."""
-    with Stage(tmp_path, small_study(**SHORT_ROUNDS, **TWO)) as stage:
+    with Stage(tmp_path, small_study(**SHORT_ROUNDS, **TWO), program=Forked) as stage:
         clock = stage.clocks["coordinator"] = SteppedClock(tmp_path)
         coordinator = stage.begin()["coordinator"]
         seen = Observation(stage, "coordinator frozen")
@@ -85,7 +86,7 @@ def test_a_clock_a_year_off_ends_no_site_and_is_named(
         path = tmp_path / "bob" / "records" / "bob" / "status.json"
         return str(json.loads(path.read_text())["trouble"])
 
-    with Stage(tmp_path, small_study(**SHORT_ROUNDS, **TWO)) as stage:
+    with Stage(tmp_path, small_study(**SHORT_ROUNDS, **TWO), program=Forked) as stage:
         clock = stage.clocks[machine] = SteppedClock(tmp_path)
         stage.begin()
         clock.step(days * 86_400)

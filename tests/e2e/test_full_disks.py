@@ -1,8 +1,5 @@
 """A disk that is full at each place where a coordinator or a site writes, in real processes."""
 
-import os
-import subprocess
-import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -21,8 +18,8 @@ from erosion_server.run.run_folder import RunFolder, write_study
 from experiments.faults.program import Program
 from tests.support.enrolled import make_federation, unpack_kit
 from tests.support.federation import simulated_alike, small_study, write_site
+from tests.support.forked import Forked
 from tests.support.full_disk import FullDisk, why_no_full_disk
-from tests.support.patience import PATIENCE
 
 pytestmark = pytest.mark.skipif(why_no_full_disk() is not None, reason=why_no_full_disk() or "")
 
@@ -74,7 +71,7 @@ class Deployment:
     def _start(self, name: str, *arguments: str) -> Program:
         metrics = ["--metrics", str(self.folder / f"{name}.prom")]
         log, disk = self.folder / f"{name}.log", self.disks[name]
-        program = Program(name, [*arguments, *metrics], log, environment=disk.environment)
+        program = Forked(name, [*arguments, *metrics], log, environment=disk.environment)
         self._stack.callback(program.close)
         return program
 
@@ -139,14 +136,9 @@ def test_what_is_made_by_hand_is_there_as_a_whole_or_not_at_all(tmp_path: Path) 
     kit = unpack_kit(federation, "alice", tmp_path)
 
     def erosion(words: Sequence[str | Path]) -> tuple[int, str]:
-        run = subprocess.run(
-            [sys.executable, "-m", "erosion", *map(str, words)],
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-            env={**os.environ, **disk.environment},
-        )
-        return run.returncode, run.stderr
+        log, given = tmp_path / "said.log", list(map(str, words))
+        run = Forked("erosion", given, log, environment=disk.environment)
+        return run.wait(), run.text()
 
     commands: dict[str, tuple[str | Path, ...]] = {
         "ca.crt": ("enroll", "init", "--host", "localhost", "--folder", tmp_path / "second"),

@@ -2,8 +2,9 @@
 
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from experiments.faults.program import Program
 from tests.support import programs
@@ -16,12 +17,20 @@ class _Process:
     stdin = None
 
     def __init__(
-        self, log: Path, arguments: Sequence[str], version: tuple[str, int] | None
+        self,
+        log: Path,
+        arguments: Sequence[str],
+        version: tuple[str, int] | None,
+        network: str | None,
+        is_daemon: bool,
+        environment: Mapping[str, str],
     ) -> None:
-        if version is None:
-            self._process = start(programs.erosion, str(log), *arguments)
-        else:
-            self._process = start(programs.erosion_of_version, str(log), *version, *arguments)
+        program: tuple[Any, ...] = (programs.erosion, str(log))
+        if version is not None:
+            program = (programs.erosion_of_version, str(log), *version)
+        elif network is not None:
+            program = (programs.erosion_in_network, network, str(log))
+        self._process = start(*program, *arguments, daemon=is_daemon, environment=environment)
         self.pid = self._process.pid
 
     @property
@@ -38,13 +47,23 @@ class _Process:
 
 
 class Forked(Program):
-    """Like `Program`, in this environment and without another program around it."""
+    """Like `Program`, without another program around it but `ip netns exec`."""
 
     def __init__(
-        self, name: str, arguments: Sequence[str], log: Path, version: tuple[str, int] | None = None
+        self,
+        name: str,
+        arguments: Sequence[str],
+        log: Path,
+        version: tuple[str, int] | None = None,
+        *,
+        within: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+        is_daemon: bool = True,
     ) -> None:
+        """`is_daemon`: see `start`."""
         self.name, self._log = name, log
         self._said_before = log.stat().st_size if log.exists() else 0
         self.started = time.monotonic()
         log.touch()
-        self._process = _Process(log, arguments, version)  # type: ignore[assignment]
+        network = within[-1] if within else None
+        self._process = _Process(log, arguments, version, network, is_daemon, environment or {})  # type: ignore[assignment]

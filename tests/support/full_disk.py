@@ -1,58 +1,12 @@
 """A disk that is full for one file or folder of a program, until somebody makes room."""
 
 import shutil
-import subprocess
 from pathlib import Path
 
-from tests.support.patience import PATIENCE, wait_until
+from experiments.faults.stepped_clock import compiled
+from tests.support.patience import wait_until
 
-# Loaded before the C library, so that Python, SQLite and safetensors are all told the same.
-_SOURCE = r"""
-#define _GNU_SOURCE
-#include <errno.h>
-#include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/syscall.h>
-#include <sys/uio.h>
-#include <unistd.h>
-
-static int is_full(int file) {
-  char link[64], path[4096], place[512];
-  const char *full = getenv("FULL_DISK");
-  if (!full) return 0;
-  int kept = errno, there = syscall(SYS_openat, AT_FDCWD, full, O_RDWR | O_APPEND | O_CLOEXEC);
-  if (there < 0) return errno = kept, 0;
-  long length = syscall(SYS_pread64, there, place, sizeof place - 1, 0);
-  place[length < 0 ? 0 : length] = 0;
-  place[strcspn(place, "\n")] = 0;
-  snprintf(link, sizeof link, "/proc/self/fd/%d", file);
-  long named = syscall(SYS_readlinkat, AT_FDCWD, link, path, sizeof path - 1);
-  path[named < 0 ? 0 : named] = 0;
-  int found = place[0] && strstr(path, place);
-  if (found) syscall(SYS_write, there, "\nfull", 5);
-  syscall(SYS_close, there);
-  errno = found ? ENOSPC : kept;
-  return found;
-}
-
-ssize_t write(int file, const void *from, size_t bytes) {
-  return is_full(file) ? -1 : syscall(SYS_write, file, from, bytes);
-}
-
-ssize_t pwrite(int file, const void *from, size_t bytes, off_t at) {
-  return is_full(file) ? -1 : syscall(SYS_pwrite64, file, from, bytes, at);
-}
-
-ssize_t pwrite64(int file, const void *from, size_t bytes, off64_t at) {
-  return is_full(file) ? -1 : syscall(SYS_pwrite64, file, from, bytes, at);
-}
-
-ssize_t writev(int file, const struct iovec *from, int parts) {
-  return is_full(file) ? -1 : syscall(SYS_writev, file, from, parts);
-}
-"""
+SOURCE = Path(__file__).with_suffix(".c")
 
 
 def why_no_full_disk() -> str | None:
@@ -64,13 +18,10 @@ class FullDisk:
     """Start programs with `environment`."""
 
     def __init__(self, folder: Path) -> None:
-        """Compile the library into `folder`."""
-        self._file, library, source = folder / "full", folder / "full.so", folder / "full.c"
+        """Its file is in `folder`."""
+        self._file = folder / "full"
         self._file.touch()
-        source.write_text(_SOURCE, encoding="ascii")
-        command = ["cc", "-shared", "-fPIC", "-O1", "-o", str(library), str(source)]
-        subprocess.run(command, check=True, capture_output=True, timeout=PATIENCE)
-        self.environment = {"LD_PRELOAD": str(library), "FULL_DISK": str(self._file)}
+        self.environment = {"LD_PRELOAD": str(compiled(SOURCE)), "FULL_DISK": str(self._file)}
 
     def fill(self, place: str) -> None:
         """From now on nothing can be written to a file with `place` in its path."""

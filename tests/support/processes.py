@@ -1,12 +1,23 @@
 """Processes for tests: forked from one that has imported everything, they start in milliseconds."""
 
+import ctypes
 import multiprocessing
 import os
 from collections.abc import Callable, Mapping
+from functools import cache
+from multiprocessing import forkserver
 from multiprocessing.process import BaseProcess
+from types import MappingProxyType
+
+import pytest
+
+from experiments.faults import stepped_clock
+from experiments.faults.stepped_clock import compiled, why_no_steps
+from tests.support import full_disk
 
 FORKED = multiprocessing.get_context("forkserver")
-multiprocessing.set_forkserver_preload(
+_SERVER = forkserver.ForkServer()  # apart from that of `erosion testbed`
+_SERVER.set_forkserver_preload(
     [
         "torch",
         "torch._dynamo",  # what the first optimiser imports
@@ -18,17 +29,40 @@ multiprocessing.set_forkserver_preload(
 )
 
 
-def start(program: Callable[..., None], *arguments: object, daemon: bool = True) -> BaseProcess:
-    """Run `program` in a process of its own; a daemon ends with this one, and starts no others."""
+def start(
+    program: Callable[..., None],
+    *arguments: object,
+    daemon: bool = True,
+    environment: Mapping[str, str] = MappingProxyType({}),
+) -> BaseProcess:
+    """Run `program` in a process of its own; a daemon ends with this one, and starts no others.
+
+    `environment`: beside this process's own; that of a `SteppedClock` or a `FullDisk` takes effect.
+    """
+    _begin_to_fork()
     process = FORKED.Process(
-        target=_run, args=(dict(os.environ), program, *arguments), daemon=daemon
+        target=_run, args=({**os.environ, **environment}, program, *arguments), daemon=daemon
     )
-    process.start()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(forkserver, "connect_to_new_process", _SERVER.connect_to_new_process)
+        process.start()
     return process
+
+
+@cache
+def _begin_to_fork() -> None:
+    """Begin what all are forked from, with the libraries that only a new program can load."""
+    with pytest.MonkeyPatch.context() as patch:
+        if why_no_steps() is None:
+            libraries = [str(compiled(each)) for each in (stepped_clock.SOURCE, full_disk.SOURCE)]
+            patch.setenv("LD_PRELOAD", ":".join(libraries))
+        _SERVER.ensure_running()
 
 
 def _run(environment: Mapping[str, str], program: Callable[..., None], *arguments: object) -> None:
     """Call it in this test's environment, not in that of the first test that forked one."""
     os.environ.clear()
     os.environ.update(environment)
+    if "STEPPED_CLOCK" in environment:
+        ctypes.CDLL(None).follow_stepped_clock()
     program(*arguments)

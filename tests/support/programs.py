@@ -1,5 +1,6 @@
 """The processes of the end-to-end tests: the command line, honest sites and misbehaving ones."""
 
+import ctypes
 import os
 import signal
 import sys
@@ -34,6 +35,13 @@ def erosion(output: str, *arguments: str) -> None:
         for printed in (sys.stdout, sys.stderr):
             os.dup2(file.fileno(), printed.fileno())
     sys.exit(main(arguments))
+
+
+def erosion_in_network(network: str, output: str, *arguments: str) -> None:
+    """The same on a machine that is a network namespace."""
+    with Path("/run/netns", network).open() as file:
+        assert ctypes.CDLL(None).setns(file.fileno(), 0) == 0
+    erosion(output, *arguments)
 
 
 def erosion_of_version(output: str, software: str, protocol: int, *arguments: str) -> None:
