@@ -1,17 +1,25 @@
 """The parts of docs/extending.md, as a package outside the program, run and hold the contracts."""
 
-import os
-import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tomli_w
 
+import erosion
+from erosion_client.site_file import load_site
+from erosion_client.training.limits import allow_only_these
+from erosion_common.errors import Refusal
+from erosion_common.program.command_line import main
 from erosion_common.settings.packages import installed_part
+from erosion_common.study.study import load_study
 from tests.support.extending_page import SECTIONS, example_of, first_example
 from tests.support.installed_package import write_package
+from tests.support.patience import PATIENCE
+from tests.support.processes import start
+from tests.support.programs import print_into
 
 ROOT = Path(__file__).resolve().parents[1]
 MODULES = {
@@ -28,23 +36,57 @@ ENTRIES = {
     "sources": "lines = ward_parts.lines:Lines",
     "outputs": "latest = ward_parts.latest:open_output",
 }
+NAMES = ("nearest_peer", "median_length", "absolute", "latest")
 CONTRACTS = [
-    *(f"tests/common/test_{of}_contract.py" for of in ("algorithm", "exchanges", "site", "tasks")),
-    "tests/server/test_outputs.py",
+    *(
+        f"{ROOT}/tests/common/test_{of}_contract.py"
+        for of in ("algorithm", "exchanges", "site", "tasks")
+    ),
+    f"{ROOT}/tests/server/test_outputs.py",
 ]
-RUNS = """
-import sys
-from pathlib import Path
-import erosion
-folder = Path(sys.argv[1])
-simulated = erosion.simulate(folder / "study.toml", progress=False)
-deployed = erosion.testbed(folder / "study.toml", runs=folder / "runs", outputs=["latest"])
-ran = {arm: ended.rounds for arm, ended in deployed.result.arms.items()}
-assert ran == {"nearest": 2, "median": 2, "local": 2}, ran
-assert {r.hospitals["b"].outcome for r in deployed.records if r.arm != "local"} == {"accepted"}
-assert deployed.arms.equals(simulated.arms), (deployed.arms, simulated.arms)
-assert (deployed.folder / "latest.txt").read_text().endswith("round 2\\n")
-"""
+
+
+def deploy_as_simulated(folder: Path) -> None:
+    """Run the study in the folder in both ways."""
+    print_into(folder / "said")
+    command = ["testbed", str(folder), "--runs", str(folder / "runs"), "--output", "latest"]
+    assert main(command) == 0
+    (run,) = (folder / "runs").iterdir()
+    deployed = erosion.read_run(run)
+    simulated = erosion.simulate(folder / "study.toml", progress=False)
+    ran = {arm: ended.rounds for arm, ended in deployed.result.arms.items()}
+    assert ran == {"nearest": 2, "median": 2, "local": 2}, ran
+    assert {r.hospitals["b"].outcome for r in deployed.records if r.arm != "local"} == {"accepted"}
+    assert deployed.arms.equals(simulated.arms), (deployed.arms, simulated.arms)
+    assert (run / "latest.txt").read_text().endswith("round 2\n")
+
+
+def read_what_is_not_allowed(folder: Path) -> None:
+    """Read the study as a's site, and note whether that was refused, and what was imported."""
+    allow_only_these(load_site(folder / "a" / "site.toml").limits)
+    try:
+        load_study(folder / "study.toml")
+    except Refusal:
+        imported = sorted(name for name in sys.modules if name.startswith("ward_parts."))
+        (folder / "said").write_text(f"refused {imported}")
+
+
+def check_contracts(folder: Path) -> None:
+    """Run the contract tests of the package's parts."""
+    print_into(folder / "said")
+    plugins = ("-p", "no:cacheprovider", "-p", "no:randomly", f"--rootdir={ROOT}")
+    sys.exit(pytest.main(["-v", *plugins, "-k", " or ".join(NAMES), *CONTRACTS]))
+
+
+def forked(package: Path, program: Callable[[Path], None], folder: Path) -> str:
+    """What a process says in which the package is installed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(package)
+        process = start(program, folder, daemon=False)  # it has children
+        process.join(PATIENCE)
+    said = (folder / "said").read_text()
+    assert process.exitcode == 0, said
+    return said
 
 
 @pytest.fixture(scope="module")
@@ -52,20 +94,6 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("package")
     write_package(folder, "ward_parts", {m: first_example(t) for m, t in MODULES.items()}, ENTRIES)
     return folder
-
-
-def run(package: Path, *arguments: str) -> str:
-    path = os.pathsep.join([str(package), str(ROOT)])
-    done = subprocess.run(
-        [sys.executable, *arguments],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
 def hash_of(package: Path) -> str:
@@ -91,6 +119,7 @@ def write_study(folder: Path, sha256: str, allowed: str) -> None:
         },
         "model": {"name": "logistic"},
         "training": {"steps": 5, "batch_size": 8},
+        "evaluation": {"references": []},
         "arms": {
             "nearest": {"algorithm": "nearest_peer", "sha256": sha256},
             "median": {"algorithm": "median_length", "sha256": sha256},
@@ -117,33 +146,18 @@ def test_a_study_of_the_packages_parts_is_deployed_as_it_is_simulated(
 ) -> None:
     sha256 = hash_of(package)
     write_study(tmp_path, sha256, allowed=sha256)
-    run(package, "-c", RUNS, str(tmp_path))
+    forked(package, deploy_as_simulated, tmp_path)
 
 
 def test_a_site_imports_nothing_that_its_limits_do_not_name(package: Path, tmp_path: Path) -> None:
     write_study(tmp_path, hash_of(package), allowed="0" * 64)
-    code = """
-import sys
-from pathlib import Path
-from erosion_client.site_file import load_site
-from erosion_client.training.limits import allow_only_these
-from erosion_common.errors import Refusal
-from erosion_common.study.study import load_study
-allow_only_these(load_site(Path(sys.argv[1], "a", "site.toml")).limits)
-sys.modules.pop("ward_parts.absolute", None)
-try:
-    load_study(Path(sys.argv[1], "study.toml"))
-except Refusal:
-    print("refused", "ward_parts.absolute" in sys.modules, "ward_parts.nearest_peer" in sys.modules)
-"""
-    assert run(package, "-c", code, str(tmp_path)).split() == ["refused", "False", "False"]
+    said = forked(package, read_what_is_not_allowed, tmp_path)
+    assert said == "refused ['ward_parts.lines']"  # its patients come from that
 
 
-def test_its_parts_hold_the_programs_contracts(package: Path) -> None:
-    names = ("nearest_peer", "median_length", "absolute", "latest")
-    plugins = ("-p", "no:cacheprovider", "-p", "no:randomly")
-    said = run(package, "-m", "pytest", "-v", *plugins, "-k", " or ".join(names), *CONTRACTS)
-    assert all(name in said for name in names)
+def test_its_parts_hold_the_programs_contracts(package: Path, tmp_path: Path) -> None:
+    said = forked(package, check_contracts, tmp_path)
+    assert all(name in said for name in NAMES)
 
 
 def test_the_nearest_of_two_peers_counts() -> None:

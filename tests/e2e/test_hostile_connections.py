@@ -31,6 +31,7 @@ from experiments.hostile_load.__main__ import MODULE
 from experiments.hostile_load.attackers import BY_A_SITE, BY_STRANGERS
 from tests.support.enrolled import make_federation, unpack_kit
 from tests.support.federation import small_study
+from tests.support.forked import Forked
 from tests.support.patience import PATIENCE, wait_until
 
 CONNECTIONS = 300
@@ -155,7 +156,7 @@ def test_a_greeting_that_unpacks_to_far_too_much_is_refused_before_it_has_taken_
     options = ["--address", address, "--insecure", "--runs", str(tmp_path)]
     log = tmp_path / "coordinator.log"
     with ExitStack() as stack:
-        coordinator = Program("coordinator", ["server", str(study), *options], log)
+        coordinator = Forked("coordinator", ["server", str(study), *options], log)
         stack.callback(coordinator.close)
         wait_until(lambda: is_open(address))
         assert SiteLink(address).check(seconds=PATIENCE).problem is None

@@ -4,9 +4,7 @@ import errno
 import json
 import os
 import signal
-import subprocess
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from errno import ENOSPC
@@ -45,14 +43,17 @@ from tests.support.predictable_cells import (
     plans,
     resting_with_notes,
     slow_but_for_the_first,
+    waits,
 )
-from tests.support.processes import FORKED
+from tests.support.processes import FORKED, from_our_server, start
 
 
 @pytest.fixture(autouse=True)
-def forked_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+def forked_processes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Processes that start in milliseconds; the run that is killed starts its own."""
     monkeypatch.setattr(cells_module, "get_context", lambda _: FORKED)
+    with from_our_server():
+        yield
 
 
 def values(cells: dict[str, Cell]) -> dict[str, int]:
@@ -261,24 +262,17 @@ def test_a_process_that_is_ended_from_outside_is_told_in_a_sentence(tmp_path: Pa
         run_cells(tmp_path, plans(), ended, title="t", data_dir=None, jobs=2)
 
 
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-from tests.support.predictable_cells import plans, waits
-from experiments.cells import run_cells
-run_cells(Path(sys.argv[1]) / "t", plans(), waits, title="t", data_dir=Path(sys.argv[1]), jobs=2)
-"""
+def run_for_ever(folder: Path) -> None:
+    run_cells(folder / "t", plans(), waits, title="t", data_dir=folder, jobs=2)
 
 
 def test_no_process_outlives_a_run_that_is_killed(tmp_path: Path) -> None:
-    run = subprocess.Popen(
-        [sys.executable, "-c", KILLED, str(tmp_path)], cwd=Path(__file__).parents[2]
-    )
+    run = start(run_for_ever, tmp_path, daemon=False)
     try:
         wait_until(lambda: (tmp_path / "0.pid").exists())
     finally:
         run.kill()
-        run.wait()
+        run.join()
     worker = Path("/proc") / (tmp_path / "0.pid").read_text()
     wait_until(lambda: not worker.exists() or is_dead(worker))
 

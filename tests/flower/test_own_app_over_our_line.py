@@ -3,11 +3,10 @@
 import importlib
 import json
 import logging
-import os
 import re
-import subprocess
-import sys
 import threading
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +19,17 @@ from flwr.serverapp import ServerApp
 from erosion_client.connection.agent import Until
 from erosion_client.connection.serve import InstalledApp, serve_app
 from erosion_client.site_file import AppSite, load_app_site, load_site
-from erosion_common.errors import SiteError, StudyError
-from erosion_common.support.network import LOOPBACK, free_ports
+from erosion_common.errors import ModelError, SiteError, StudyError
+from erosion_common.learning.networks import Resnet18
+from erosion_common.support.network import free_address
 from erosion_common.support.software import load_app
 from erosion_server.coordination.run_app import run_app, run_config_of
-from experiments.benchmarks.harness import Processes
 from tests.support.enrolled import make_federation, unpack_kit
 from tests.support.flower_grid import InProcessGrid, Node
+from tests.support.forked import Forked
 from tests.support.patience import PATIENCE
+from tests.support.processes import start
+from tests.support.programs import print_into
 
 APP = Path(__file__).with_name("app")
 ROUNDS = 3
@@ -49,30 +51,22 @@ def node_of(app: ClientApp, site: int) -> Node:
     return answer
 
 
-def over_our_line(
-    folder: Path, app: str, client_app: str, rounds: int, **env: str
-) -> tuple[str, list[dict[str, Any]]]:
-    """Run the apps at a coordinator and three sites; return its output and north's log."""
-    federation = make_federation(folder / "federation", *SITES)
-    (port,) = free_ports(1)
-    env["PYTHONPATH"] = os.pathsep.join([str(APP), str(Path(__file__).parents[2])])
-    with Processes(deadline_seconds=PATIENCE) as processes:
-        server = processes.start_module(
-            "server",
-            "erosion",
-            *("server", "--app", app, "--run-config", f"rounds={rounds}"),
-            *("--federation", federation.path, "--address", f"{LOOPBACK}:{port}"),
-            env=env,
-        )
-        sites = []
-        for number, name in enumerate(SITES):
-            kit = unpack_kit(federation, name, folder)
-            site_file = write_app_site(kit, name, f"{LOOPBACK}:{port}", number)
-            command = ("client", site_file, "--app", client_app, "--until-study-ends")
-            sites.append(processes.start_module(name, "erosion", *command, env=env))
-        processes.wait_for_exit([server, *sites])
-        said = server.stdout.read_text() + server.stderr.read_text()
-    return said, sent_by_north(folder)
+def over_our_line(folder: Path, app: str, client_app: str, rounds: int) -> list[dict[str, Any]]:
+    """Run the apps at a coordinator and three sites, a process each; return north's log."""
+    federation, address = make_federation(folder / "federation", *SITES), free_address()
+    place = ["--federation", str(federation.path), "--address", address]
+    commands = {"server": ["server", "--app", app, "--run-config", f"rounds={rounds}", *place]}
+    for number, name in enumerate(SITES):
+        site = write_app_site(unpack_kit(federation, name, folder), name, address, number)
+        commands[name] = ["client", str(site), "--app", client_app, "--until-study-ends"]
+    with ExitStack() as stack:
+        programs = []
+        for name, command in commands.items():
+            programs.append(Forked(name, command, folder / f"{name}.log"))
+            stack.callback(programs[-1].close)
+        for program in programs:
+            assert program.wait() == 0, program.text()
+    return sent_by_north(folder)
 
 
 def in_one_process(
@@ -80,7 +74,7 @@ def in_one_process(
 ) -> list[dict[str, Any]]:
     """The same with sites in threads; returns north's log."""
     federation = make_federation(folder / "federation", *SITES)
-    address = f"{LOOPBACK}:{free_ports(1)[0]}"
+    address = free_address()
     client = load_app(f"own_app.{name}:client_app", ClientApp, SiteError)
     server = load_app(f"own_app.{server_module or name}:server_app", ServerApp, StudyError)
     threads = []
@@ -106,7 +100,8 @@ def test_stock_fedavg_over_our_line_gives_what_it_gives_anywhere(
 ) -> None:
     out, expected = tmp_path / "out.json", tmp_path / "expected.json"
     apps = ("own_app.fedavg_app:app", "own_app.client_app:app")
-    _, sent = over_our_line(tmp_path, *apps, ROUNDS, OWN_APP_OUT=str(out))
+    monkeypatch.setenv("OWN_APP_OUT", str(out))
+    sent = over_our_line(tmp_path, *apps, ROUNDS)
     figures = json.loads(out.read_text(encoding="utf-8"))
     app = load_app("own_app.client_app:app", ClientApp, SiteError)
     grid = InProcessGrid({n: node_of(app, n) for n in range(3)})
@@ -265,32 +260,31 @@ def test_an_app_that_is_not_installed_is_named(own_app: None, name: str, words: 
 TORCHVISION = 'raise RuntimeError("operator torchvision::nms does not exist")\n'
 
 
+def use_torchvision(output: Path) -> None:
+    """As an app's site does, and as a model that is based on it."""
+    print_into(output)
+    calls: list[tuple[type[Exception], Callable[[], object]]] = [
+        (SiteError, lambda: load_app("pictures_app:app", ClientApp, SiteError)),
+        (ModelError, lambda: Resnet18().build((3, 32, 32), 2)),
+    ]
+    for kind, call in calls:
+        try:
+            call()
+        except kind as problem:
+            print(*str(problem).split())
+
+
 def test_a_torchvision_that_does_not_fit_torch_is_named_with_the_command_that_mends_it(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "torchvision.py").write_text(TORCHVISION)
     (tmp_path / "pictures_app.py").write_text("import torchvision\n")
     mends = "pip install --force-reinstall torch=="
-    program = """
-from flwr.clientapp import ClientApp
-from erosion_common.errors import ModelError, SiteError
-from erosion_common.learning.networks import Resnet18
-from erosion_common.support.software import load_app
-for kind, call in (
-    (SiteError, lambda: load_app("pictures_app:app", ClientApp, SiteError)),
-    (ModelError, lambda: Resnet18().build((3, 32, 32), 2)),
-):
-    try:
-        call()
-    except kind as problem:
-        print(*str(problem).split())
-"""
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
-    ended = subprocess.run(
-        [sys.executable, "-c", program], env=env, capture_output=True, text=True, check=False
-    )
-    said = ended.stdout.splitlines()
-    assert len(said) == 2, ended.stderr
+    monkeypatch.syspath_prepend(tmp_path)
+    process = start(use_torchvision, tmp_path / "said")
+    process.join(PATIENCE)
+    said = (tmp_path / "said").read_text().splitlines()
+    assert len(said) == 2, said
     assert all("torchvision::nms" in line and mends in line for line in said)
 
 

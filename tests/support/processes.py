@@ -3,7 +3,8 @@
 import ctypes
 import multiprocessing
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from multiprocessing import forkserver
 from multiprocessing.process import BaseProcess
@@ -39,14 +40,21 @@ def start(
 
     `environment`: beside this process's own; that of a `SteppedClock` or a `FullDisk` takes effect.
     """
-    _begin_to_fork()
     process = FORKED.Process(
         target=_run, args=({**os.environ, **environment}, program, *arguments), daemon=daemon
     )
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(forkserver, "connect_to_new_process", _SERVER.connect_to_new_process)
+    with from_our_server():
         process.start()
     return process
+
+
+@contextmanager
+def from_our_server() -> Iterator[None]:
+    """Processes of `FORKED` that start in here start in milliseconds."""
+    _begin_to_fork()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(forkserver, "connect_to_new_process", _SERVER.connect_to_new_process)
+        yield
 
 
 @cache

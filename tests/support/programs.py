@@ -31,10 +31,15 @@ from tests.support.patience import wait_until
 
 def erosion(output: str, *arguments: str) -> None:
     """The command `erosion` with these arguments; what it prints is added to the file `output`."""
+    print_into(output)
+    sys.exit(main(arguments))
+
+
+def print_into(output: str | Path) -> None:
+    """From now on all that this process prints is added to the file `output`."""
     with Path(output).open("ab", buffering=0) as file:
         for printed in (sys.stdout, sys.stderr):
             os.dup2(file.fileno(), printed.fileno())
-    sys.exit(main(arguments))
 
 
 def erosion_in_network(network: str, output: str, *arguments: str) -> None:
