@@ -74,6 +74,15 @@ def own_home_for_accounts(
     monkeypatch.setenv("XDG_STATE_HOME", str(home))
 
 
+@pytest.fixture
+def few_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few strengths and trees that local references choose among."""
+    from erosion_client.evaluation import references
+
+    monkeypatch.setattr(references, "MOST_TREES", 30)
+    monkeypatch.setattr(references, "STRENGTHS", references.STRENGTHS[::4])
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--long-until",

@@ -2,14 +2,11 @@
 
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from erosion_common.program.command_line import main
-from tests.support.patience import PATIENCE
 
 PAGE = (Path(__file__).resolve().parents[1] / "docs" / "first-study.md").read_text()
 (TABLES,) = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
@@ -19,11 +16,12 @@ DRAFT, SITES, CHECK, RUN = (
 )
 
 
+@pytest.mark.usefixtures("few_candidates")
 def test_the_first_study_runs_as_its_page_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    subprocess.run([sys.executable, "-c", TABLES], check=True, timeout=PATIENCE)
+    exec(TABLES, {})
     assert main(DRAFT) == 0
     study = Path("trial/study.toml")
     draft = study.read_text()

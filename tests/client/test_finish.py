@@ -421,13 +421,6 @@ def drawn(name: str, count: int, *, informative: bool) -> tuple[Floats, Targets]
     return inputs, outcomes(name, score + 0.3 * draws.normal(size=count))
 
 
-@pytest.fixture
-def few_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Strengths and trees that references choose among."""
-    monkeypatch.setattr(references, "MOST_TREES", 30)
-    monkeypatch.setattr(references, "STRENGTHS", references.STRENGTHS[::4])
-
-
 @pytest.mark.parametrize("reference", REFERENCES)
 @pytest.mark.parametrize(
     ("name", "informative"), [*((name, True) for name in TASKS), ("two", False), ("time", False)]

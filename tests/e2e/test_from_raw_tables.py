@@ -36,6 +36,7 @@ def write_table(folder: Path, hospital: str, seed: int, *, share: float, is_inve
     (folder / f"{hospital}.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
+@pytest.mark.usefixtures("few_candidates")
 @pytest.mark.parametrize("share", [0.1, 0.5])
 def test_three_commands_end_with_a_report_that_names_the_leak_and_the_inverted_hospital_first(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], share: float

@@ -13,6 +13,7 @@ from matplotlib import pyplot as plt
 import erosion
 from erosion_common.program.command_line import main
 
+pytestmark = pytest.mark.usefixtures("few_candidates")
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 

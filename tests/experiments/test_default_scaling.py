@@ -41,7 +41,7 @@ def study_of(**changes: Any) -> Study:
         "model": {"name": "logistic"},
         "training": {"epochs": 1, "batch_size": 8, "learning_rate": 0.1},
         "arms": ["fedavg", "local"],
-        "evaluation": {"bootstrap": 100},
+        "evaluation": {"bootstrap": 100, "references": []},
     }
     return Study.model_validate({**raw, **changes})
 

@@ -22,7 +22,7 @@ def default_study() -> Study:
     changes = {
         "rounds": 6,
         "arms": {"weight_erosion": eroding, "local": values["arms"]["local"]},
-        "evaluation": {**values["evaluation"], "bootstrap": 100},
+        "evaluation": {**values["evaluation"], "bootstrap": 100, "references": []},
         "federation": {**values["federation"], "round_deadline_seconds": 600.0},
     }
     return Study.model_validate({**values, **changes})

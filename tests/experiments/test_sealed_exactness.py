@@ -7,15 +7,22 @@ from pathlib import Path
 import pytest
 
 from erosion.simulation.testbed import study_path
-from erosion_common.study.study import load_study
+from erosion_common.study.study import Study, load_study
 from experiments.benchmarks import sealed_exactness
 
 RESULTS = Path(sealed_exactness.__file__).parent / "results"
 
 
+def quickly_evaluated(name: str) -> Study:
+    """A shipped study, of whose arms alone each figure is."""
+    study = load_study(study_path(name))
+    quick = study.evaluation.model_copy(update={"references": (), "bootstrap": 100})
+    return study.model_copy(update={"evaluation": quick})
+
+
 def test_a_sealed_study_is_the_plain_one_after_twelve_rounds() -> None:
     """All four others keep weight until the end."""
-    study = load_study(study_path("sealed"))
+    study = quickly_evaluated("sealed")
     options = {"preset": "recommended"}
     found = sealed_exactness.compare(study, "weight_erosion", options, rounds=12)
     assert (found.rounds, found.parted) == (12, None)
@@ -27,7 +34,7 @@ def test_a_sealed_study_is_the_plain_one_after_twelve_rounds() -> None:
 
 
 def test_where_sums_cannot_be_sealed_the_round_is_told() -> None:
-    study = load_study(study_path("breast-cancer"))
+    study = quickly_evaluated("breast-cancer")
     options = {"distance_penalty": 0.2}  # nobody has weight left after a few rounds
     found = sealed_exactness.compare(study, "weight_erosion", options, rounds=4)
     assert found.parted is not None
