@@ -28,6 +28,7 @@ from erosion_common.support.logs import JsonLines, SafeText, about, stamp
 from erosion_common.support.process import GAP_SECONDS, RunningTime, imports_for_good
 from erosion_common.support.software import DISTRIBUTIONS, check_distributions, install_command
 from erosion_common.support.text import significant
+from tests.support.patience import PATIENCE
 from tests.support.projects import EXTRAS, PROJECTS
 from tests.support.refusals import refused
 
@@ -238,7 +239,11 @@ def test_large_buffers_that_were_freed_are_used_again() -> None:
         "print(first, again, fresh_pages(), fresh_pages())"
     )
     said = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=True,
     )
     first, again, *returned = map(int, said.stdout.split())
     assert again < first / 8

@@ -2,8 +2,6 @@
 
 import csv
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ from erosion_client.evaluation.predict import predict
 from erosion_client.training.hospital import Hospital
 from erosion_common.formats.model_card import read_model
 from erosion_common.learning.finished import Finished
+from erosion_common.program.command_line import main
 from erosion_common.protocol.scaling import CUT
 from erosion_common.rounds import checkpoint
 from erosion_common.study.study import Study
@@ -30,7 +29,6 @@ from tests.support import federation as support_federation
 from tests.support import programs
 from tests.support.close import assert_close
 from tests.support.federation import Federation, deployed, simulated_alike, small_study, write_site
-from tests.support.patience import PATIENCE
 
 
 class FailsAlways:
@@ -204,10 +202,10 @@ def test_every_kind_of_method_agrees_with_its_simulation_and_the_result_predicts
                 assert all((entry.bytes_received or 0) > 0 for entry in step.hospitals.values())
         folder = federation.run_folder
         patients = federation.folder / "alice" / "data.csv"
-        command = [sys.executable, "-m", "erosion", "predict", str(folder.path), str(patients)]
-        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE)
+        output = tmp_path / "predictions.csv"
+        assert main(["predict", str(folder.path), str(patients), "-o", str(output)]) == 0
     truth = [row["ill"] for row in csv.DictReader(patients.read_text().splitlines())]
-    predicted = [row["predicted"] for row in csv.DictReader(done.stdout.splitlines())]
+    predicted = [row["predicted"] for row in csv.DictReader(output.read_text().splitlines())]
     right = sum(a == b for a, b in zip(truth, predicted, strict=True))
     assert right > 0.75 * len(truth)
     saved = checkpoint.load_model(folder.model)

@@ -109,17 +109,16 @@ def test_importing_erosion_imports_nothing_heavy() -> None:
     assert run.stdout.split() == []
 
 
-@pytest.mark.parametrize("version", ["2.0.1", None])
-def test_a_package_that_was_replaced_since_it_was_loaded_is_named(version: str | None) -> None:
-    older = f"import pydantic_core; pydantic_core.__version__ = {version!r}; " if version else ""
-    program = f"{older}import erosion; print(erosion.Study.__name__)"
+def test_a_package_that_was_replaced_since_it_was_loaded_is_named() -> None:
+    older = "import pydantic_core; pydantic_core.__version__ = '2.0.1'"
+    program = f"{older}; import erosion; print(erosion.Study.__name__)"
     run = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE
     )
-    last = run.stderr.strip().splitlines()[-1] if version else run.stdout
+    last = run.stderr.strip().splitlines()[-1]
     said = "ImportError: Packages were replaced while this program had them loaded: pydantic_"
-    assert last.startswith(said if version else "Study")
-    assert (says(last, "Restart", "notebook's")) == (version is not None)
+    assert last.startswith(said)
+    assert says(last, "Restart", "notebook's")
 
 
 def test_every_public_name_is_there_and_no_other() -> None:

@@ -1,7 +1,9 @@
 """A model as ONNX: by another program it predicts what `erosion predict` does."""
 
 import json
+from collections.abc import Iterator
 from copy import deepcopy
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from torch.onnx._internal._lazy_import import onnxscript_apis
 
 from erosion_client.dataset.preprocessing import image_inputs
 from erosion_common.errors import CheckpointError
@@ -31,6 +34,16 @@ from tests.support.exported import (
 from tests.support.html_page import EVIL, Page
 
 runtime = pytest.importorskip("onnxruntime")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def described_once() -> Iterator[None]:
+    """Torch describes ONNX's operators once, not for each model: a third of the time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(onnxscript_apis, "get_torchlib_ops", cache(onnxscript_apis.get_torchlib_ops))
+        yield
+
+
 SURVIVAL = {"target": {"time": "t", "event": "e"}, "cut_points": [5, 10, 20]}
 NUMBER = {"target": "y", "centre": 3000, "spread": 800}
 

@@ -5,8 +5,11 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping
+from importlib import metadata
 from pathlib import Path
 from typing import Any
+
+from packaging.version import Version
 
 from erosion_common.support.network import LOOPBACK, free_ports
 from experiments.benchmarks.harness import BenchmarkError, Processes, Rounds, read_rounds
@@ -99,7 +102,7 @@ def start_deployment(
     """
     given = dict(env or {})
     fleet, control, appio, *site_ports = free_ports(3 + num_sites)
-    if has_one_port := _has_one_port(processes):
+    if has_one_port := _has_one_port():
         control = appio = fleet
     start_superlink(processes, fleet, control, appio, given)
     for site, port in enumerate(site_ports):
@@ -125,7 +128,7 @@ def start_superlink(
     processes: Processes, fleet: int, control: int, appio: int, env: Mapping[str, str], *more: str
 ) -> None:
     """Start it with these ports, and wait for it."""
-    if fleet == control or _has_one_port(processes):
+    if _has_one_port():
         addresses = ["--host", LOOPBACK, "--port", str(control)]
         fleet = appio = control
     else:
@@ -143,9 +146,8 @@ def start_superlink(
     )
 
 
-def _has_one_port(processes: Processes) -> bool:
-    text = processes.output_of("flower-superlink", [_program("flower-superlink"), "--help"])
-    return "--serverappio-api-address" not in text
+def _has_one_port() -> bool:
+    return Version(metadata.version("flwr")) >= Version("1.41")
 
 
 def _wait_for_run(processes: Processes, run_id: int, is_done: Callable[[], bool]) -> None:
