@@ -106,7 +106,19 @@ def few_images(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mnist, "partition", first_forty)
 
 
+@pytest.fixture
+def few_images_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same of all but the user."""
+
+    def first_forty(*given: Any) -> list[NDArray[np.int64]]:
+        own, *others = partition(*given)
+        return [own, *(rows[:40] for rows in others)]
+
+    monkeypatch.setattr(mnist, "partition", first_forty)
+
+
 @needs_mnist
+@pytest.mark.usefixtures("few_images_of_others")
 def test_a_cell_is_run_in_the_simulator() -> None:
     config = {
         **next(plan for plan in mnist.plans() if plan.name == "C-100-local").config,

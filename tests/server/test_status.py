@@ -283,14 +283,13 @@ def test_a_sites_certificate_counts(
 
 def test_a_site_that_was_killed_a_moment_ago_is_seen_to_be_gone(tmp_path: Path) -> None:
     program = (
-        "import sys, time, pathlib; from erosion_common.support.status import StatusFile;"
+        "import sys, pathlib; from erosion_common.support.status import StatusFile;"
         "StatusFile(pathlib.Path(sys.argv[1]), site='north', connected=True);"
-        "print('ready', flush=True); time.sleep(60)"
+        "print('ready', flush=True); sys.stdin.read()"
     )
     path = tmp_path / "status.json"
-    with subprocess.Popen(
-        [sys.executable, "-c", program, str(path)], stdout=subprocess.PIPE
-    ) as process:
+    pipe, command = subprocess.PIPE, [sys.executable, "-c", program, str(path)]
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe) as process:
         assert process.stdout is not None
         process.stdout.readline()
         assert main(["status", str(tmp_path)]) == 0
