@@ -75,7 +75,7 @@ class Asker:
         """Return d_i of a site's answer."""
         twice = self.key.open(answer)
         signed = twice - (1 << MESSAGE_BITS) if twice >> (MESSAGE_BITS - 1) else twice
-        squared = max(0, signed // 2 + sum(value * value for value in self.own.tolist()))
+        squared = max(0, signed // 2 + int(self.own @ self.own))
         return math.sqrt(squared) / self.scale / self.own_norm
 
 
@@ -120,5 +120,4 @@ def answer(question: Question, values: Integers) -> Whole:
     """Return Enc(2 |v|^2 - 4 <u, v>): a square, so a crafted question reads 63 bits at most."""
     n = question.key.n
     inner = product_of_powers(question.sealed_own, (-values).tolist(), n)
-    square = sum(value * value for value in values.tolist())
-    return inner**4 * question.key.seal(2 * square) % n
+    return inner**4 * question.key.seal(2 * int(values @ values)) % n

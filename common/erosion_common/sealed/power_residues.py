@@ -11,6 +11,7 @@ roots: +-1 and +-y times the squares are then all numbers; with a third prime, a
 """
 
 import hashlib
+import heapq
 import itertools
 import logging
 import math
@@ -95,14 +96,14 @@ class ResiduePrivateKey:
     def seal(self, message: int) -> Whole:
         """Return the same as the public half, many times as fast with a power made ahead."""
         _say_if_slow()
-        p, q = self.p, self.q
-        by_p = self._hiding.pop() if self._hiding else self._random_power()
-        for powers, digit in zip(
-            self._of_base, (message % _ALL).to_bytes(8, "little"), strict=True
-        ):
-            by_p = by_p * powers[digit] % p
-        # Modulo q the 2^64-th powers are all squares, and y counts by being none.
-        by_q = _random_below(q) ** 2 * self.public.y ** (message % 2) % q
+        by_p, by_q = self._hiding.pop() if self._hiding else self._random_power()
+        message = (message + _ALL // 2) % _ALL - _ALL // 2  # small numbers have few digits
+        tables = self._of_base[message < 0]
+        for powers, digit in zip(tables, abs(message).to_bytes(8, "little"), strict=True):
+            if digit:
+                by_p = by_p * powers[digit] % self.p
+        if message % 2:  # modulo q the 2^64-th powers are all squares, and y counts by being none
+            by_q = by_q * self.public.y % self.q
         return self._joined(by_p, by_q)
 
     def make_ahead(self, number: int) -> None:
@@ -113,24 +114,27 @@ class ResiduePrivateKey:
         while len(hiding) < number:
             hiding.append(self._random_power())
 
-    def _random_power(self) -> Whole:
-        return _power(_random_below(self.p), _ALL, self.p)
+    def _random_power(self) -> tuple[Whole, Whole]:
+        return _power(_random_below(self.p), _ALL, self.p), _random_below(self.q) ** 2 % self.q
 
     @cached_property
-    def _hiding(self) -> list[Whole]:
-        """2^64-th powers modulo p that hide nothing yet."""
+    def _hiding(self) -> list[tuple[Whole, Whole]]:
+        """2^64-th powers, modulo p and modulo q, that hide nothing yet."""
         return []
 
     @cached_property
-    def _of_base(self) -> list[list[Whole]]:
-        """y^(256^i * digit) modulo p, for each byte i of a message and each digit."""
-        table, base = [], self.public.y % self.p
-        for _ in range(MESSAGE_BITS // 8):
-            table.append([_whole(1)])
-            for _ in range(255):
-                table[-1].append(table[-1][-1] * base % self.p)
-            base = table[-1][-1] * base % self.p
-        return table
+    def _of_base(self) -> tuple[list[list[Whole]], list[list[Whole]]]:
+        """y^(256^i * digit) modulo p, for each byte i of a message and each digit; 1/y's, too."""
+        tables: tuple[list[list[Whole]], list[list[Whole]]] = [], []
+        for table, base in zip(
+            tables, (self.public.y, pow(self.public.y, -1, self.p)), strict=True
+        ):
+            for _ in range(MESSAGE_BITS // 8):
+                table.append([_whole(1)])
+                for _ in range(256):
+                    table[-1].append(table[-1][-1] * base % self.p)
+                base = table[-1].pop()
+        return tables
 
     def open(self, sealed: Whole) -> int:
         """Return the message, from 0 to 2^64 - 1."""
@@ -240,35 +244,34 @@ def _is_square(number: Whole, prime: Whole) -> bool:
 
 
 def _random_below(n: Whole) -> Whole:
-    return _whole(secrets.randbelow(int(n) - 1) + 1)
+    # 128 bits longer than n, so that remainders are as good as uniform.
+    return from_bytes(secrets.token_bytes(n.bit_length() // 8 + 17)) % (n - 1) + 1
 
 
 def product_of_powers(bases: Sequence[Whole], exponents: Sequence[int], modulus: Whole) -> Whole:
     """Return prod base^exponent mod modulus, for bases that have inverses.
 
-    Exponents are taken a digit at a time (Pippenger), from minus to plus half of its range: bases
-    with the same one are multiplied before its power, those with a negative one in a divisor.
+    Of the two largest exponents the smaller is taken from the larger (Bos and Coster): a^e b^f is
+    a^(e mod f) (b a^(e // f))^f. Each step takes a bit off an exponent or more, so that none takes
+    long. Bases with a negative one are in a divisor.
     """
-    width = 5 if len(bases) >= 128 else 4  # bits of a digit
-    half = 1 << (width - 1)
-    num_digits = (max(map(abs, exponents)).bit_length() + 1) // width + 1
-    halves = half * ((1 << (width * num_digits)) - 1) // (2 * half - 1)  # half in every digit
-    raised = [exponent + halves for exponent in exponents]  # none of its digits is negative
-    totals = [_whole(1), _whole(1)]  # the product, and its divisor
-    for place in reversed(range(num_digits)):
-        buckets: list[list[Whole]] = [[_whole(1)] * (half + 1), [_whole(1)] * (half + 1)]
-        for base, exponent in zip(bases, raised, strict=True):
-            if digit := ((exponent >> (width * place)) & (2 * half - 1)) - half:
-                side = buckets[digit < 0]
-                side[abs(digit)] = side[abs(digit)] * base % modulus
-        for which, side in enumerate(buckets):
-            # bucket_d^d over all d is the product, over d downwards, of the running product
-            total, so_far = _power(totals[which], 2 * half, modulus), _whole(1)
-            for bucket in reversed(side[1:]):
-                so_far = so_far * bucket % modulus
-                total = total * so_far % modulus
-            totals[which] = total
-    return totals[0] * pow(totals[1], -1, modulus) % modulus
+    sides: list[Whole] = []  # the product, and its divisor
+    for sign in (1, -1):
+        raised = list(bases)
+        left = [(-sign * e, place) for place, e in enumerate(exponents) if sign * e > 0]
+        heapq.heapify(left)
+        while len(left) > 1:
+            largest, place = left[0]
+            second, other = min(left[1:3])
+            times, rest = divmod(largest, second)
+            power = raised[place] if times == 1 else _power(raised[place], times, modulus)
+            raised[other] = raised[other] * power % modulus
+            if rest:
+                heapq.heapreplace(left, (rest, place))
+            else:
+                heapq.heappop(left)
+        sides.append(_power(raised[left[0][1]], -left[0][0], modulus) if left else _whole(1))
+    return sides[0] * pow(sides[1], -1, modulus) % modulus
 
 
 def to_rows(numbers: Sequence[Whole], num_bytes: int) -> Tensor:

@@ -1,6 +1,7 @@
 """The parts of sealed rounds: sealed distances, masks and shares, and the sums that are allowed."""
 
 import contextlib
+import heapq
 import importlib.util
 import itertools
 import logging
@@ -8,6 +9,7 @@ import math
 import secrets
 import sys
 from collections.abc import Iterable
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -216,6 +218,20 @@ def test_a_product_of_powers_is_that_of_single_ones(drawn: list[tuple[int, int]]
     bases, exponents = zip(*drawn, strict=True)
     expected = math.prod(pow(b, e, n) for b, e in drawn) % n
     assert product_of_powers(bases, exponents, n) == expected
+
+
+@pytest.mark.parametrize(
+    "exponents",
+    [[2**30] + [1] * 255, [2**30 - number for number in range(256)], [3**n for n in range(19)]],
+)
+def test_any_exponents_take_a_bounded_number_of_steps(
+    exponents: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = Mock(wraps=heapq)
+    monkeypatch.setattr(power_residues, "heapq", steps)
+    product_of_powers([3] * len(exponents), exponents, 2**521 - 1)
+    taken = steps.heapreplace.call_count + steps.heappop.call_count
+    assert 0 < taken <= sum(exponent.bit_length() for exponent in exponents)
 
 
 @pytest.mark.parametrize(
