@@ -5,7 +5,8 @@ does not wrap round.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -48,30 +49,28 @@ def norm_of(vector: NDArray[np.floating[Any]]) -> float:
     return math.sqrt(square)
 
 
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Mask:
-    """A mask that is added, or taken off, part by part from its beginning."""
+    """A mask that is added, or taken off."""
 
-    def __init__(self, key: bytes, sign: int) -> None:
-        """`sign`: +1 where it is added, -1 where it is taken off."""
-        self._stream, self._add = keystream(key), sign > 0
-        self._buffer = bytearray(4 * CHUNK + _BLOCK - 1)
-        self._words = np.frombuffer(self._buffer, "<u4", CHUNK)
-
-    def apply(self, part: Words) -> None:
-        """The mask's next words to or from `part`, up to CHUNK of them, in place."""
-        self._stream.update_into(_ZEROS[: 4 * len(part)], self._buffer)
-        mask = self._words[: len(part)]
-        if self._add:
-            part += mask
-        else:
-            part -= mask
+    key: bytes
+    sign: int  # +1: it is added; -1: it is taken off
 
 
-def apply_masks(words: Words, masks: Sequence[Mask]) -> None:
-    """All masks from their beginnings, in place and in one pass."""
-    for place in chunks(len(words)):
-        for mask in masks:
-            mask.apply(words[place])
+def apply_masks(words: Words, masks: Sequence[Mask], places: Iterable[slice] | None = None) -> None:
+    """All masks from their beginnings, in place and in one pass.
+
+    `places`: of all of `chunks`, each taken before the words there are used.
+    """
+    streams = [(keystream(mask.key), mask.sign) for mask in masks]
+    buffer = bytearray(4 * CHUNK + _BLOCK - 1)  # of one mask at a time, so that it stays in cache
+    drawn = np.frombuffer(buffer, "<u4", CHUNK)
+    for place in chunks(len(words)) if places is None else places:
+        part = words[place]
+        for stream, sign in streams:
+            stream.update_into(_ZEROS[: 4 * len(part)], buffer)
+            apply = np.add if sign > 0 else np.subtract
+            apply(part, drawn[: len(part)], out=part)
 
 
 LARGEST = 2.0**30  # of a scaled value

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from erosion_common.sealed.keys import Part, agree, derive, digest, doubtful, private_half
-from erosion_common.sealed.masks import Mask, Words, encode
+from erosion_common.sealed.masks import Mask, Words, apply_masks, encode
 from erosion_common.sealed.phases import Hello, Receipt, Roster, RoundContext, SumRules, View
 from erosion_common.support.keys import PrivateKey, PublicKey
 
@@ -123,9 +123,7 @@ def masked_words(
     # Never in the memory of an earlier answer: that may still be on its way, and would for a moment
     # show what is not under its masks yet.
     words = np.empty(len(update), np.uint32)
-    for place in encode(update, view.weights[name] * view.scale, words):
-        for mask in masks:  # while the part is in the cache
-            mask.apply(words[place])
+    apply_masks(words, masks, encode(update, view.weights[name] * view.scale, words))
     return words
 
 
