@@ -84,7 +84,7 @@ _PROGRESS = {"distances", "weights", "delivered"}
 
 
 def _line_of(pending: PendingRound, include: set[str] | None = None) -> str:
-    values = json.loads(pending.model_dump_json(include=include))
+    values = pending.model_dump(mode="json", include=include)
     return json.dumps(with_checksum(values)) + "\n"
 
 
@@ -119,8 +119,10 @@ class RecordFiles(SumRecords):
 
     def pending(self) -> PendingRound | None:
         """Return the newest. Raises CheckpointError."""
-        cut_to_whole_lines(self._pending)
-        return _read(self._pending, PendingRound)
+        if self.last is None:  # of an earlier program
+            cut_to_whole_lines(self._pending)
+            self.last = _read(self._pending, PendingRound)
+        return self.last
 
     def begin(self, pending: PendingRound) -> None:
         """Write the question and flush it; append its progress without a flush.
@@ -132,6 +134,7 @@ class RecordFiles(SumRecords):
         else:
             with naming(self._pending), self._pending.open("a", encoding="ascii") as file:
                 file.write(_line_of(pending, include=_PROGRESS))
+        self.last = pending
 
     def suspect(self, evidence: Evidence, own: Tensor) -> None:
         """Two files, which only their owner may read."""
