@@ -24,7 +24,7 @@ from erosion_common.sealed.phases import Hello, RoundContext, SumRules, View
 from erosion_common.sealed.pinned_keys import read_pinned_keys
 from erosion_common.sealed.power_residues import ResidueKey, from_bytes, from_rows, to_rows
 from erosion_common.settings.base import Settings, first_mistake
-from erosion_common.support.files import make_private_folder
+from erosion_common.support.files import make_private_folder, version_of
 from erosion_common.support.keys import load_private_key
 
 F = TypeVar("F", bound=Settings)
@@ -36,6 +36,7 @@ class SealedSteps:
     def __init__(self, site: Site, sums: SumTable, identity: SealedIdentity | None = None) -> None:
         """Nothing is read until the first sealed round. `identity`: a simulation's."""
         self._site, self._sums, self._given = site, sums, identity
+        self._read: tuple[object, SealedIdentity] | None = None  # with the files' versions
         self._steps: dict[str, Callable[[TrainRequest], LocalAnswer]] = {
             phases.DISTANCE: self._distance,
             phases.MASKED: self._masked,
@@ -157,8 +158,12 @@ class SealedSteps:
                 remedy="Enrol it: they need coordinator.private_key and sealed.peers in the site"
                 " file.",
             )
-        keys = read_pinned_keys(peers, SiteError)
-        return SealedIdentity(site.name, load_private_key(key, SiteError), keys)
+        versions = version_of(key), version_of(peers)
+        if self._read is None or self._read[0] != versions:
+            keys = read_pinned_keys(peers, SiteError)
+            own = load_private_key(key, SiteError)
+            self._read = versions, SealedIdentity(site.name, own, keys)
+        return self._read[1]
 
 
 def sum_rules(site: Site) -> SumRules:

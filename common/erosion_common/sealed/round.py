@@ -370,18 +370,14 @@ class SealedRound:
     def _unmask(self, view: View) -> Ask:
         members = set(view.members)
         helpers = [n for n in sorted(self._envelopes) if n in self._receipts or n not in members]
-        to_each = {
-            name: Payload(
-                values=phases.UnmaskAsked(
-                    delivered=self._receipts,
-                    view=None if name in members else self._disclosed(view, name),
-                ).model_dump(mode="json")
-            )
-            for name in helpers
-        }
+        shown = {name: self._disclosed(view, name) for name in helpers if name not in members}
         return Ask(
             phases.UNMASK,
-            to_each=to_each,
+            Payload(values=phases.UnmaskAsked(delivered=self._receipts).model_dump(mode="json")),
+            to_each={
+                name: Payload(values={"view": told.model_dump(mode="json")})
+                for name, told in shown.items()
+            },
             expects=ExpectedReply(values=phases.UnmaskSaid),
             hospitals=helpers,
             sends_parameters=False,

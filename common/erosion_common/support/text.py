@@ -8,7 +8,9 @@ from collections.abc import Iterable
 
 def printable(text: str, *, at_most: int = 300) -> str:
     """Return `text` on one line, without codes that could rewrite a screen, and not endless."""
-    clean = "".join(c if c.isprintable() else "�" for c in " ".join(text.split()))
+    clean = " ".join(text.split())
+    if not clean.isprintable():
+        clean = "".join(c if c.isprintable() else "�" for c in clean)
     return clean if len(clean) <= at_most else clean[: at_most - 1] + "…"
 
 
