@@ -35,7 +35,7 @@ from tests.support.forked import Forked
 from tests.support.patience import PATIENCE, wait_until
 
 CONNECTIONS = 300
-BOMB_MEGABYTES = 128  # of blanks; a frame has at most 4 MiB
+BOMB_MEGABYTES = 64  # of blanks; a frame has at most 4 MiB
 JSON_LOG = ("--log-format", "json")
 
 
@@ -168,8 +168,15 @@ def test_a_greeting_that_unpacks_to_far_too_much_is_refused_before_it_has_taken_
         )
         stack.enter_context(channel)
         bomb = bytes((Kind.HELLO,)) + b" " * BOMB_MEGABYTES * 10**6
-        with pytest.raises(grpc.RpcError) as refused:
-            next(channel.stream_stream(PATH)(iter([bomb])))
-        assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+        def is_refused() -> bool:
+            with pytest.raises(grpc.RpcError) as refused:
+                next(channel.stream_stream(PATH)(iter([bomb])))
+            is_too_large = refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+            # Under load it is packed for longer than the coordinator waits for a greeting.
+            assert is_too_large or refused.value.details() == "it said nothing"
+            return is_too_large
+
+        wait_until(is_refused)
         assert SiteLink(address).check(seconds=PATIENCE).problem is None
         assert coordinator.peak_megabytes - before < BOMB_MEGABYTES / 2
