@@ -265,7 +265,7 @@ def _length(request: Request) -> int:
     """Return numbers in the longest vector of parameters that it brings."""
     if isinstance(request, EvaluateRequest):
         return max((len(parameters) for parameters in request.parameters.values()), default=0)
-    return 0 if request.parameters is None else len(request.parameters)
+    return 0 if request.sent is None else len(request.sent)
 
 
 # A rule calls for training wherever it likes. To train hospitals as one stack, a hospital answers

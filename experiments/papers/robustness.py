@@ -205,7 +205,7 @@ class Attacker(Hospital):
         )
         return replace(
             result,
-            delta=self._attack.update(known),
+            sent=self._attack.update(known),
             attachments=self._attack.attachments(result.attachments),
         )
 

@@ -87,8 +87,8 @@ def test_what_is_not_finite_or_makes_no_sense_is_logged(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["float16", "bfloat16", "int8"])
 def test_the_norm_of_a_compressed_update_is_in_the_log(tmp_path: Path, kind: Compression) -> None:
     header = wire.decode_train_result(reply(request()).content).header
-    received, packed = compress(UPDATE, kind)
-    result = wire.encode_result(TrainResult(header, received, {}, packed))
+    sent = compress(UPDATE, kind)
+    result = wire.encode_result(TrainResult(header, sent, {}))
     line = line_of(tmp_path, request(), result)
     assert line["norm"] == pytest.approx(5.0, rel=0.01)
     assert line["arrays"][f"update.{kind}"] == [6 if kind == "int8" else 12]

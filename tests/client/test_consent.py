@@ -359,7 +359,7 @@ def test_a_step_taken_twice_a_round_is_answered_twice(records: Records, consent:
     approve(records, asked)
     other = replace(request(asked), arm="network_gems", step="neurons", exchange=1)
     consent.authorise(other)
-    consent.authorise(replace(other, exchange=2, parameters=torch.ones(3)))
+    consent.authorise(replace(other, exchange=2, sent=torch.ones(3)))
     with raises(Refusal, "other parameters"):
         consent.authorise(replace(other, exchange=2))
     with raises(Refusal, "neurons", "2 times"):
@@ -368,7 +368,7 @@ def test_a_step_taken_twice_a_round_is_answered_twice(records: Records, consent:
         consent.authorise(replace(other, exchange=33))
     consent.authorise(replace(other, step="train"))
     with raises(Refusal, "other parameters"):
-        consent.authorise(replace(other, step="train", exchange=2, parameters=torch.ones(3)))
+        consent.authorise(replace(other, step="train", exchange=2, sent=torch.ones(3)))
 
 
 def test_final_figures_are_given_to_one_question_of_a_run(

@@ -39,7 +39,7 @@ def request(study: Study, step: str, exchange: int, model: torch.Tensor) -> Trai
         study=study,
         arm="gems",
         round=1,
-        parameters=model if step == "train" else None,
+        sent=model if step == "train" else None,
         scaling=None,
         enclosed={} if step == "train" else {"model": model},
         step=step,

@@ -41,7 +41,7 @@ def request(study: Study, value: float = 0.0, **changes: Any) -> TrainRequest:
         "study": study,
         "arm": "fedavg",
         "round": 1,
-        "parameters": torch.full((DIM,), value),
+        "sent": torch.full((DIM,), value),
         "scaling": None,
     }
     return TrainRequest(**{**usual, **changes})
@@ -127,7 +127,7 @@ def test_the_user_measures_what_it_received_before_training(tmp_path: Path) -> N
     assert (metrics.num_patients, metrics["accuracy"], metrics["auroc"]) == (6, 0.5, 0.5)
     assert metrics["majority_accuracy"] == 0.5
     assert metrics["log_loss"] == pytest.approx(np.log(2))
-    sent = request(make_study(), parameters=torch.tensor([3e38, 0.0, 0.0, 0.0, 0.0, 0.0]))
+    sent = request(make_study(), sent=torch.tensor([3e38, 0.0, 0.0, 0.0, 0.0, 0.0]))
     reply = Hospital(user_site(tmp_path)).train(sent).header
     assert reply.own_loss == MOST_LOSS  # an infinite loss can be told
     assert TrainReply.model_validate_json(reply.model_dump_json()) == reply
@@ -135,7 +135,7 @@ def test_the_user_measures_what_it_received_before_training(tmp_path: Path) -> N
 
 def test_the_user_tells_the_loss_on_its_training_part_of_what_it_received(tmp_path: Path) -> None:
     study = make_study(arms={"fedavg": {}, "local": {}})
-    sent = request(study, parameters=torch.arange(DIM) / 10)
+    sent = request(study, sent=torch.arange(DIM) / 10)
     hospital = Hospital(user_site(tmp_path))
     training, _ = LocalDataset(user_site(tmp_path), study).parts(sent.scaling, "fedavg")
     slopes, intercepts = torch.tensor([[0.0, 0.1], [0.2, 0.3]]), torch.tensor([0.4, 0.5])
@@ -274,7 +274,7 @@ def test_the_user_evaluates_every_arm_and_the_declared_comparison(tmp_path: Path
 )
 def test_wrong_parameters(tmp_path: Path, parameters: torch.Tensor, reason: str) -> None:
     with raises(Refusal, reason):
-        Hospital(peer_site(tmp_path)).train(request(make_study(), parameters=parameters))
+        Hospital(peer_site(tmp_path)).train(request(make_study(), sent=parameters))
 
 
 @pytest.mark.parametrize(
@@ -352,6 +352,6 @@ def test_images_are_trained_on(tmp_path: Path) -> None:
     hospital = Hospital(make_site(tmp_path, file="images"))
     study = make_study(task=task)
     assert hospital.describe(study.model_copy(update={"scaling": "none"})).num_samples == 12
-    result = hospital.train(request(study, parameters=torch.zeros(34)))
+    result = hospital.train(request(study, sent=torch.zeros(34)))
     assert result.header.metrics is not None
     assert result.header.metrics.num_patients == 4

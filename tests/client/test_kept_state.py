@@ -14,7 +14,7 @@ from erosion_client.training.hospital import Hospital
 from erosion_client.training.kept_state import ACROSS_FOLDS, OF_A_RUN, KeptState, Moment, StateKey
 from erosion_common.errors import CheckpointError, SiteError
 from erosion_common.protocol import wire
-from erosion_common.protocol.compression import compress, compress_with_feedback
+from erosion_common.protocol.compression import compress, compress_with_feedback, unpacked
 from erosion_common.protocol.messages import EvaluateRequest, TrainRequest, TrainResult
 from erosion_common.study.study import Study
 from tests.support.said import raises
@@ -313,8 +313,8 @@ def test_an_update_is_what_the_coordinator_will_have(tmp_path: Path) -> None:
     sent = wire.decode_train_result(wire.encode_result(result), "int8", DIM)
     assert torch.equal(sent.delta, result.delta)
     exact = answer(hospital(tmp_path / "other"), 1, "none")
-    assert exact.packed is None
-    assert torch.equal(result.delta, compress(exact.delta, "int8")[0])
+    assert exact.sent is exact.delta
+    assert torch.equal(result.delta, unpacked(compress(exact.delta, "int8")))
 
 
 def test_what_the_first_update_left_over_comes_with_the_second(tmp_path: Path) -> None:
@@ -322,9 +322,10 @@ def test_what_the_first_update_left_over_comes_with_the_second(tmp_path: Path) -
     error, without = None, []
     for number in range(1, 7):
         plain = answer(exact, number, "none").delta
-        expected, _, error = compress_with_feedback(plain, error, "int8")
-        assert torch.equal(answer(compressed, number).delta, expected)
-        without.append(torch.equal(expected, compress(plain, "int8")[0]))
+        without_error = unpacked(compress(plain, "int8"))
+        expected, error = compress_with_feedback(plain, error, "int8")
+        assert torch.equal(answer(compressed, number).delta, unpacked(expected))
+        without.append(torch.equal(unpacked(expected), without_error))
     assert not all(without)
 
 

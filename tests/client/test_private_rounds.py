@@ -168,7 +168,7 @@ def test_the_number_that_a_private_step_divides_by_is_of_patients(tmp_path: Path
         assert hospital.describe(make_study(task=TWO_NUMBERS)).num_samples == 40 * times
         assert hospital.describe(study).num_samples == 40
         start = torch.zeros(6)
-        results = [hospital.train(request(study, run=f"r{n}", parameters=start)) for n in range(40)]
+        results = [hospital.train(request(study, run=f"r{n}", sent=start)) for n in range(40)]
         assert {(r.header.num_samples, r.header.samples_seen) for r in results} == {(40, 40)}
         noise = torch.stack([r.delta for r in results])
         assert float(noise.std(dim=0).mean()) == pytest.approx(deviation, rel=0.15)

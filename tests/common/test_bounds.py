@@ -185,8 +185,8 @@ def test_an_update_fits_however_it_is_compressed_and_nothing_much_larger_does(
     header = TrainReply(
         hospital="a", arm="fedavg", round=1, num_samples=1, samples_seen=1, seconds=0.0
     )
-    delta, packed = compress(torch.randn(dim), kind)  # type: ignore[arg-type]
-    found = num_bytes(wire.encode_result(TrainResult(header, delta, {}, packed)))
+    sent = compress(torch.randn(dim), kind)  # type: ignore[arg-type]
+    found = num_bytes(wire.encode_result(TrainResult(header, sent)))
     assert 0 < found <= most_reply_bytes(UPDATES, dim) <= 4 * dim + ROOM
 
 

@@ -232,7 +232,7 @@ def poisons(rounds: set[int], *, times: float = 15.0) -> tuple[Scripted, Kept]:
     def respond(name: str, request: TrainRequest) -> TrainResult:
         result = trained(name, request)
         if name == "b" and request.round in rounds:
-            result = replace(result, delta=times * result.delta)
+            result = replace(result, sent=times * result.delta)
         if name == "a":
             assert request.parameters is not None
             starts.append(request.parameters)
@@ -273,7 +273,7 @@ def test_an_update_that_few_steps_make_long_is_measured_so(times: float, outcome
 
     def lengthened(name: str, result: TrainResult) -> TrainResult:
         return (
-            replace(saying(result, steps=1), delta=times * result.delta) if name == "b" else result
+            replace(saying(result, steps=1), sent=times * result.delta) if name == "b" else result
         )
 
     of = study(

@@ -103,7 +103,7 @@ def test_a_rogue_coordinator_gets_nothing_beyond_what_was_promised(tmp_path: Pat
     study = private_study(scaling="none", rounds=2, arms={"fedavg": {}, "local": {}})
     asked = TrainRequest(study, "fedavg", 1, torch.zeros(6), None, "r1")
     attempts = {
-        "once, to other parameters": replace(asked, parameters=torch.ones(6)),
+        "once, to other parameters": replace(asked, sent=torch.ones(6)),
         "approved 2 rounds": replace(asked, round=3),
         "local does not ask bob": replace(asked, arm="local"),
         "limits.epsilon = 3": replace(asked, run="r2"),

@@ -200,7 +200,7 @@ def test_a_round_is_answered_once_also_after_the_power_went_or_an_old_book_came_
     """Killed, restored from a backup, or removed: what was answered since is in the log."""
     study = peers("backup", scaling="none")
     asked = TrainRequest(study, "fedavg", 1, torch.zeros(6), None, "r1")
-    other = replace(asked, parameters=torch.ones(6))
+    other = replace(asked, sent=torch.ones(6))
     first, site = rogue.train(asked), rogue.site
     assert isinstance(first, TrainResult)
     site.kill()

@@ -23,7 +23,7 @@ def vanishing(request: TrainRequest) -> TrainRequest:
 def from_elsewhere(request: TrainRequest) -> TrainRequest:
     """Parameters at which everybody's gradient is flat."""
     assert request.parameters is not None
-    return replace(request, parameters=torch.full_like(request.parameters, 50.0))
+    return replace(request, sent=torch.full_like(request.parameters, 50.0))
 
 
 def pulled(request: TrainRequest) -> TrainRequest:

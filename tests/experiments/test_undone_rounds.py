@@ -37,7 +37,7 @@ class Ruinous(Hospital):
             return result
         assert request.parameters is not None
         drawn = torch.randn(result.delta.shape, generator=torch.Generator().manual_seed(1))
-        return replace(result, delta=drawn / drawn.norm() * (19 * request.parameters.norm()))
+        return replace(result, sent=drawn / drawn.norm() * (19 * request.parameters.norm()))
 
 
 def table(seed: int) -> str:

@@ -42,7 +42,7 @@ def request(of: Study, number: int = 1, value: float = 0.0, run: str = "r1") -> 
         study=of,
         arm="local",
         round=number,
-        parameters=torch.full((3,), value),
+        sent=torch.full((3,), value),
         scaling=None,
         run=run,
     )

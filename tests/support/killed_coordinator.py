@@ -88,7 +88,7 @@ def towards_ten(name: str, request: TrainRequest) -> TrainResult:
     header = answer.header
     if header.metrics is not None:
         header = header.model_copy(update={"metrics": metrics(float(away.abs().mean()) / 10)})
-    return replace(answer, header=header, delta=away * answer.delta)
+    return replace(answer, header=header, sent=away * answer.delta)
 
 
 def killed_in(owner: Any, name: str, when: Callable[..., bool], *, after: bool = False) -> None:

@@ -50,7 +50,7 @@ from erosion_client.training.request import (
     enclosed_of,
     faults_of,
     moments_of,
-    parameters_of,
+    sent_of,
     state_key_of,
 )
 from erosion_common.algorithms.base import TRAIN, ArmBase
@@ -60,7 +60,7 @@ from erosion_common.learning.finished import Finished, Predictor, last_layer, pr
 from erosion_common.learning.local_sgd import Trainer, train_locally
 from erosion_common.learning.local_work import LocalAnswer, LocalOutcome, LocalWork, Tensors
 from erosion_common.learning.models import first_parameters
-from erosion_common.protocol.compression import compress_with_feedback
+from erosion_common.protocol.compression import compress_with_feedback, unpacked
 from erosion_common.protocol.messages import (
     MOST_LOSS,
     DescribeReply,
@@ -68,6 +68,7 @@ from erosion_common.protocol.messages import (
     EvaluateRequest,
     EvaluateResult,
     FinishFigures,
+    Metrics,
     Scaling,
     StepReply,
     StepResult,
@@ -99,6 +100,16 @@ class _Prepared:
     dataset: LocalDataset
     revision: str | None  # of the data; None: changes are not detectable
     run: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """What came of a step."""
+
+    outcome: LocalOutcome | LocalAnswer
+    metrics: Metrics | None
+    own_loss: float | None
+    noise_multiplier: float | None
 
 
 class Hospital:
@@ -373,9 +384,53 @@ class Hospital:
         prepared = self._prepare(study, request.run)
         if self._is_sealed(study) and request.step != TRAIN:
             return _step_result(self.name, request, self._sealed.answer(request), started)
-        settings, layout = self._arm(request), study.build_context.layout
+        settings = self._arm(request)
         self._private.check_step(request)
         moment = Moment(request.round, request.exchange)
+        taken = self._taken(prepared, request, settings, moment)
+        outcome = taken.outcome
+        if not isinstance(outcome, LocalOutcome):
+            self._keep(request, moment, outcome.keep, error=None)
+            return _step_result(self.name, request, outcome, started)
+        delta, left = compress_with_feedback(
+            outcome.delta.cpu(),
+            self._kept_before(request, request.arm, moment).get(_ERROR),
+            study.federation.compression,
+        )
+        self._private.pay(request, delta, outcome.attachments)
+        self._keep(request, moment, outcome.keep, error=left)
+        keys = None
+        if self._is_sealed(study):
+            if any(tensor.numel() > 1 for tensor in outcome.attachments.values()):
+                raise Refusal(
+                    f"{settings.algorithm} sends more than single numbers with its update."
+                )
+            keys = self._sealed.hello(request, unpacked(delta))  # replaces the update
+        header = TrainReply(
+            hospital=self.name,
+            arm=request.arm,
+            round=request.round,
+            step=request.step,
+            num_samples=prepared.disclosed_samples,
+            samples_seen=_samples_disclosed(outcome.samples_seen, prepared),
+            seconds=perf_counter() - started,
+            metrics=taken.metrics,
+            own_loss=taken.own_loss,
+            sealed=keys,
+            noise_multiplier=taken.noise_multiplier,
+            steps=outcome.steps if study.reports_steps else None,
+        )
+        return TrainResult(
+            header,
+            delta if keys is None else torch.empty(0),
+            {name: tensor.cpu() for name, tensor in outcome.attachments.items()},
+        )
+
+    def _taken(
+        self, prepared: LocalDataset, request: TrainRequest, settings: ArmBase, moment: Moment
+    ) -> "_Taken":
+        """Take the step, and let go of what it was computed from: a model, at least."""
+        study, layout = request.study, request.study.build_context.layout
         work = self._work(prepared, request, request.arm, moment)
         work = replace(work, step=request.step, values=request.values)
         self._begin(prepared, request)
@@ -390,43 +445,12 @@ class Hospital:
                     metrics = measure(study.task, predicted, *outcomes)
                 if not (study.federation.sealed or settings.user_only):
                     own_loss = min(work.loss(personal), MOST_LOSS)
-        if not isinstance(outcome, LocalOutcome):
-            self._keep(request, moment, outcome.keep, error=None)
-            return _step_result(self.name, request, outcome, started)
-        delta, packed, left = compress_with_feedback(
-            outcome.delta.cpu(),
-            self._kept_before(request, request.arm, moment).get(_ERROR),
-            study.federation.compression,
-        )
-        self._private.pay(request, delta, outcome.attachments)
-        self._keep(request, moment, outcome.keep, error=left)
-        keys = None
-        if self._is_sealed(study):
-            if any(tensor.numel() > 1 for tensor in outcome.attachments.values()):
-                raise Refusal(
-                    f"{settings.algorithm} sends more than single numbers with its update."
-                )
-            keys = self._sealed.hello(request, delta)  # replaces the update
-        header = TrainReply(
-            hospital=self.name,
-            arm=request.arm,
-            round=request.round,
-            step=request.step,
-            num_samples=prepared.disclosed_samples,
-            samples_seen=_samples_disclosed(outcome.samples_seen, prepared),
-            seconds=perf_counter() - started,
-            metrics=metrics,
-            own_loss=own_loss,
-            sealed=keys,
-            noise_multiplier=work.privacy.noise_multiplier or None if work.privacy else None,
-            steps=outcome.steps if study.reports_steps else None,
-        )
-        return TrainResult(
-            header,
-            delta if keys is None else torch.empty(0),
-            {name: tensor.cpu() for name, tensor in outcome.attachments.items()},
-            packed,
-        )
+        noise = work.privacy.noise_multiplier or None if work.privacy else None
+        if isinstance(outcome, LocalOutcome) and study.federation.compression != "none":
+            others = (outcome.keep, outcome.attachments, work.enclosed, work.kept)
+            if not _is_alone(outcome.delta, [t for each in others for t in each.values()]):
+                outcome = replace(outcome, delta=outcome.delta.clone())
+        return _Taken(outcome, metrics, own_loss, noise)
 
     def _is_sealed(self, study: Study) -> bool:
         return study.federation.sealed and self.name != study.user
@@ -451,10 +475,10 @@ class Hospital:
         error = before.get(_ERROR) if error is None else error
         left = {} if error is None else {_ERROR: error}
         place = state_key_of(request, request.arm)
-        self._kept.keep(place, moment, before, {**kept, **left}, request.parameters)
+        self._kept.keep(place, moment, before, {**kept, **left}, request.sent)
 
     def _kept_before(self, request: Request, arm: str, moment: Moment) -> Tensors:
-        return self._kept.before(state_key_of(request, arm), moment, parameters_of(request, arm))
+        return self._kept.before(state_key_of(request, arm), moment, sent_of(request, arm))
 
     def _prepare(self, study: Study, run: str | None = "") -> LocalDataset:
         """Return the study's data as of the start of the run; without a run, as they are now."""
@@ -526,8 +550,8 @@ class Hospital:
         is_other_step = isinstance(request, TrainRequest) and request.step != TRAIN
         length = None if is_other_step else prepared.dim
         received = torch.empty(0)
-        if (parameters := parameters_of(request, arm)) is not None:
-            received = checked_parameters(parameters, prepared.dim)
+        if (sent := sent_of(request, arm)) is not None:
+            received = checked_parameters(unpacked(sent), prepared.dim)
         training, _ = prepared.parts(request.scaling, arm)
         self._tell(study, prepared.notes)
         kept = self._kept_before(request, arm, moment)
@@ -564,6 +588,13 @@ class Hospital:
         predicted = predicted_by(task, prepared.model, predictor, test.inputs)
         of_rows = task.usable(predicted.cpu().numpy())
         return task.predictions_of_patients(of_rows, prepared.test_patients)
+
+
+def _is_alone(delta: Tensor, others: Sequence[Tensor]) -> bool:
+    """Return whether nobody misses it if what compression loses takes the memory of `delta`."""
+    memory = delta.untyped_storage()
+    is_shared = memory.data_ptr() in [other.untyped_storage().data_ptr() for other in others]
+    return delta.is_contiguous() and memory.nbytes() == delta.nbytes and not is_shared
 
 
 def _check_whole(study: Study) -> None:

@@ -17,14 +17,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import safetensors.torch
 from torch import Tensor
 
 from erosion_common.aggregation.vectors import is_finite
 from erosion_common.errors import CheckpointError, NotNoted
-from erosion_common.formats.tensor_file import metadata, read_header, read_with_header
+from erosion_common.formats.tensor_file import (
+    metadata,
+    read_header,
+    read_with_header,
+    write_tensors,
+)
 from erosion_common.learning.local_work import Tensors
-from erosion_common.support.files import remove_unfinished, write_atomically
+from erosion_common.protocol.compression import Packed
+from erosion_common.support.files import remove_unfinished, replacing
 
 VERSION = 1
 MOST_FILES = 100  # arms of other runs than the current one, and of its other trials
@@ -77,7 +82,9 @@ class KeptState:
         self._folder = folder
         self._in_memory: dict[tuple[str, str], _KeptRound] = {}  # by study and arm
 
-    def before(self, place: StateKey, moment: Moment, parameters: Tensor | None = None) -> Tensors:
+    def before(
+        self, place: StateKey, moment: Moment, parameters: Tensor | Packed | None = None
+    ) -> Tensors:
         """Return the start of that exchange: nothing in a run's first. Raises CheckpointError.
 
         `parameters` (dim,): those in its request; None: none.
@@ -96,7 +103,7 @@ class KeptState:
         moment: Moment,
         before: Tensors,
         after: Tensors,
-        parameters: Tensor | None = None,
+        parameters: Tensor | Packed | None = None,
     ) -> None:
         """Note that the exchange went from `before` to `after`. Raises NotNoted.
 
@@ -125,7 +132,8 @@ class KeptState:
             return
         path = self._path(self._folder, place)
         try:
-            write_atomically(path, _encoded(last), mode=0o600)
+            with replacing(path, mode=0o600) as file:
+                write_tensors(file, *_encoded(last))
             if is_first:
                 _prune(self._folder, place)
         except OSError as problem:
@@ -206,10 +214,10 @@ def _place_in(header: Mapping[str, Any]) -> StateKey:
     return StateKey(study, arm, run, header["whole"])
 
 
-def _encoded(last: _KeptRound) -> bytes:
+def _encoded(last: _KeptRound) -> tuple[dict[str, Tensor], dict[str, str]]:
     kept = {f"before {exchange}": tensors for exchange, tensors in last.befores.items()}
     tensors = {
-        f"{when}/{name}": tensor.clone()  # an exchange may leave the state unchanged
+        f"{when}/{name}": tensor
         for when, tensors in {**kept, "after": last.after}.items()
         for name, tensor in tensors.items()
     }
@@ -222,8 +230,7 @@ def _encoded(last: _KeptRound) -> bytes:
         "exchanges": list(last.befores),
         "parameters": [last.received, last.earlier],
     }
-    content: bytes = safetensors.torch.save(tensors, metadata=metadata(header, tensors))
-    return content
+    return tensors, metadata(header, tensors)
 
 
 def _decoded(path: Path) -> _KeptRound:
@@ -241,10 +248,14 @@ def _decoded(path: Path) -> _KeptRound:
     return _KeptRound(place, number, befores, of("after"), received, earlier)
 
 
-def _digest(parameters: Tensor | None) -> str:
-    if parameters is None or not parameters.numel():
+def _digest(parameters: Tensor | Packed | None) -> str:
+    if parameters is None or not len(parameters):
         return ""
-    return hashlib.sha256(parameters.detach().cpu().contiguous().numpy().data).hexdigest()
+    parts = parameters.arrays("") if isinstance(parameters, Packed) else {"": parameters}
+    found = hashlib.sha256()
+    for part in parts.values():
+        found.update(part.detach().cpu().contiguous().numpy().data)
+    return found.hexdigest()
 
 
 def _on_cpu(tensors: Tensors) -> Tensors:

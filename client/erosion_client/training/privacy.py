@@ -16,6 +16,7 @@ from erosion_client.training.request import hash_of
 from erosion_common.algorithms.base import TRAIN
 from erosion_common.errors import Refusal
 from erosion_common.learning.private_step import PrivateStep
+from erosion_common.protocol.compression import Packed
 from erosion_common.protocol.messages import EvaluateRequest, TrainRequest
 from erosion_common.study.privacy import ROUNDING, epsilon_of, strength_of
 from erosion_common.study.study import Study
@@ -71,7 +72,9 @@ class PrivateRounds:
             " alone for it."
         )
 
-    def pay(self, request: TrainRequest, update: Tensor, attachments: Mapping[str, Tensor]) -> None:
+    def pay(
+        self, request: TrainRequest, update: Tensor | Packed, attachments: Mapping[str, Tensor]
+    ) -> None:
         """Note durably that this peer's update is about to leave. Raises Refusal, SiteError."""
         study = request.study
         if study.privacy is None or self._site.name == study.user:
@@ -87,7 +90,8 @@ class PrivateRounds:
         strength = strength_of(study.privacy.noise_multiplier(study.num_releases))
         where = self._dataset, study.digest, request.run, request.arm, request.round
         release = Release(*where, strength)
-        reply = hash_of({**attachments, "": update})
+        sent = update.arrays("") if isinstance(update, Packed) else {"": update}
+        reply = hash_of({**attachments, **sent})
         with self._records.transaction():
             given = self._ledger.reply_of(release)
             if given is None:

@@ -13,6 +13,7 @@ from erosion_common.aggregation.vectors import is_finite
 from erosion_common.algorithms.base import ArmBase
 from erosion_common.errors import ErosionError, Refusal, SiteError
 from erosion_common.learning.networks import ModelBase
+from erosion_common.protocol.compression import Packed
 from erosion_common.protocol.messages import EvaluateRequest, TrainRequest
 
 Request = TrainRequest | EvaluateRequest
@@ -26,9 +27,9 @@ def arm_of(request: Request, arm: str) -> ArmBase:
     return arms[arm]
 
 
-def parameters_of(request: Request, arm: str) -> Tensor | None:
-    """Return the arm's parameters: (dim,), or None for a step without."""
-    return request.parameters if isinstance(request, TrainRequest) else request.parameters[arm]
+def sent_of(request: Request, arm: str) -> Tensor | Packed | None:
+    """Return the arm's parameters, (dim,), as they came; None for a step without."""
+    return request.sent if isinstance(request, TrainRequest) else request.parameters[arm]
 
 
 def enclosed_of(request: Request, arm: str) -> Mapping[str, Tensor]:

@@ -116,8 +116,10 @@ def is_finite(vector: Tensor) -> bool:
             return math.isfinite(float(np.sum(vector.numpy(), dtype=np.float64)))
     if math.isfinite(float(vector.sum())):
         return True
-    # Finite values too may add up to more than float32 holds, never to more than float64 does.
-    return math.isfinite(float(vector.sum(dtype=torch.float64)))
+    # Finite values too may add up to more than float32 holds, never to more than float64 does. In
+    # parts: torch makes a float64 copy of what it adds up so.
+    parts = (vector[at : at + WIDEST] for at in range(0, len(vector), WIDEST))
+    return all(math.isfinite(float(part.sum(dtype=torch.float64))) for part in parts)
 
 
 def _total(blocks: Iterable[Block], work: Callable[[Block], list[float]]) -> Tensor:

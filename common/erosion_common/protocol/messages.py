@@ -15,7 +15,7 @@ from pydantic import ConfigDict, Field, model_validator
 from torch import Tensor
 
 from erosion_common.learning.finished import Finished, Predictor
-from erosion_common.protocol.compression import Packed
+from erosion_common.protocol.compression import Packed, unpacked
 from erosion_common.protocol.performance import Estimate, Performance
 from erosion_common.sealed.phases import Hello
 from erosion_common.sealed.roster import received_hash
@@ -365,7 +365,7 @@ class TrainRequest:
     study: Study
     arm: Said
     round: int  # from 1
-    parameters: Tensor | None  # (dim,) float32; None where the step does without
+    sent: Tensor | Packed | None  # the parameters (dim,); None where the step does without
     scaling: Scaling | None  # pooled, or the user's; None where the study has neither
     run: str = ""  # which run of the study; what a site keeps between rounds belongs to one
     enclosed: Mapping[str, Tensor] = field(default_factory=dict)  # the algorithm's, for the site
@@ -373,13 +373,20 @@ class TrainRequest:
     exchange: int = 1  # the step's place in its round, from 1
     wants_update: bool = True  # the step's answer is a TrainResult; the coordinator's to know
     values: Mapping[str, Any] = field(default_factory=dict)  # the algorithm's, small, as JSON
-    packed: Packed | None = None  # what travels for `parameters`, where the study compresses
     most_reply_bytes: int | None = None  # of an honest answer's arrays; the coordinator's to know
+
+    @property
+    def parameters(self) -> Tensor | None:
+        """What the site starts from: (dim,) float32, a new tensor where it came compressed."""
+        return None if self.sent is None else unpacked(self.sent)
 
     @cached_property
     def received(self) -> bytes:
         """Hash of all that the step is computed from, but for `values`: in one pass over it."""
-        return received_hash(self.parameters, as_text(self.scaling), self.enclosed)
+        sent, enclosed = self.sent, self.enclosed
+        if isinstance(sent, Packed):  # as it came: a sealed round's is never compressed
+            sent, enclosed = None, {**enclosed, **sent.arrays("")}
+        return received_hash(sent, as_text(self.scaling), enclosed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -387,9 +394,13 @@ class TrainResult:
     """A train reply with its arrays."""
 
     header: TrainReply
-    delta: Tensor  # (dim,) float32; parameters after minus before
+    sent: Tensor | Packed  # the update
     attachments: Mapping[str, Tensor] = field(default_factory=dict)
-    packed: Packed | None = None  # what travels for `delta`, where the study compresses
+
+    @property
+    def delta(self) -> Tensor:
+        """Parameters after minus before: (dim,) float32, likewise."""
+        return unpacked(self.sent)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from pydantic import Field, ValidationError
 from torch import Tensor
 
 from erosion_common.errors import ErosionError, StudyError
-from erosion_common.protocol.compression import KINDS, Compression, Packed, unpack
+from erosion_common.protocol.compression import KINDS, Compression, Packed, checked, unpacked
 from erosion_common.protocol.flower import buffer_of, identify, to_array, to_record, to_tensor
 from erosion_common.protocol.frames import LARGEST_HEAD_BYTES
 from erosion_common.protocol.messages import (
@@ -179,8 +179,7 @@ class Encoder:
         more: dict[str, Any]
         if isinstance(request, TrainRequest):
             form, more = _TrainHeader, {"values": dict(request.values)}
-            parameters = _travelling(_PARAMETERS, request.parameters, request.packed)
-            tensors = {**parameters, **request.enclosed}
+            tensors = {**_travelling(_PARAMETERS, request.sent), **request.enclosed}
         else:
             form, more = _EvaluateHeader, {"arms": tuple(request.parameters)}
             enclosed = {
@@ -221,14 +220,14 @@ def decode_train(record: RecordDict, known: KnownStudies) -> TrainRequest:
     header = decode_header(record, _TrainHeader)
     study = known.study_of(header)
     enclosed = _tensors(record)
-    parameters = _arrived(_PARAMETERS, enclosed, study.federation.compression)
-    return TrainRequest(study=study, parameters=parameters, enclosed=enclosed, **header.own)
+    sent = _arrived(_PARAMETERS, enclosed, study.federation.compression)
+    return TrainRequest(study=study, sent=sent, enclosed=enclosed, **header.own)
 
 
 def encode_result(result: TrainResult | StepResult | EvaluateResult) -> RecordDict:
     """Encode an update, the answer to a step without one, or final figures with their arrays."""
     if isinstance(result, TrainResult):
-        tensors = {**_travelling(UPDATE, result.delta, result.packed), **result.attachments}
+        tensors = {**_travelling(UPDATE, result.sent), **result.attachments}
     else:
         tensors = {**(result.tensors if isinstance(result, StepResult) else result.personal)}
     return _record(result.header, {name: to_array(tensor) for name, tensor in tensors.items()})
@@ -246,19 +245,16 @@ def decode_train_result(
     return TrainResult(header, delta, tensors)
 
 
-def _travelling(name: str, tensor: Tensor | None, packed: Packed | None) -> dict[str, Tensor]:
-    if tensor is None:
-        return {}
-    if packed is None:
-        return {name: tensor}
-    scales = {} if packed.scales is None else {f"{name}.scales": packed.scales}
-    return {f"{name}.{packed.kind}": packed.codes, **scales}
+def _travelling(name: str, vector: Tensor | Packed | None) -> dict[str, Tensor]:
+    if isinstance(vector, Packed):
+        return vector.arrays(name)
+    return {} if vector is None else {name: vector}
 
 
 def _arrived(
     name: str, tensors: dict[str, Tensor], compression: Compression, dim: int | None = None
-) -> Tensor | None:
-    """Take out the tensor of that name, compressed or not; None where there is neither."""
+) -> Tensor | Packed | None:
+    """Take out the vector of that name, compressed or not; None where there is neither."""
     plain, scales = tensors.pop(name, None), tensors.pop(f"{name}.scales", None)
     codes = tensors.pop(f"{name}.{compression}", None)
     if codes is None:
@@ -266,7 +262,7 @@ def _arrived(
     width = 1 if compression == "int8" else 2
     try:
         packed = Packed(compression, codes, scales)
-        return unpack(packed, codes.numel() // width if dim is None else dim)
+        return checked(packed, codes.numel() // width if dim is None else dim)
     except ValueError as problem:
         raise WireError(f"a compressed array {name!r} with {problem}") from None
 
@@ -277,7 +273,8 @@ def compressed_update(record: RecordDict) -> Tensor | None:
         tensors = _tensors(record)
         for kind in KINDS:
             if f"{UPDATE}.{kind}" in tensors:
-                return _arrived(UPDATE, tensors, kind)
+                update = _arrived(UPDATE, tensors, kind)
+                return None if update is None else unpacked(update)
     except WireError:
         return None
     return None

@@ -149,9 +149,10 @@ def arms_of(ctx: RunContext) -> Iterator[Arm]:
     """Yields the study's arms in turn, each where the store has left it."""
     firsts = {arm: initial_state(ctx.study, arm, ctx.weights) for arm in ctx.study.arms}
     states, finished = ctx.store.resume(ctx.study, firsts)
-    for name, first in firsts.items():
+    states = dict(states)
+    for name in ctx.study.arms:  # what was handed over is not held on to here: it is a model
         records = [record for record in finished if record.arm == name]
-        yield _resumed(ctx, name, first, states[name], records)
+        yield _resumed(ctx, name, firsts.pop(name), states.pop(name), records)
 
 
 def _resumed(

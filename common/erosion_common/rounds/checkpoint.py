@@ -46,7 +46,7 @@ def save(
         "arm": arm,
         "state": _encode(state, "", tensors),
     }
-    _write(path, _apart(tensors), metadata(header, tensors), once)
+    _write(path, tensors, metadata(header, tensors), once)
 
 
 def load(path: Path, template: RunState, *, arm: str, study_digest: str) -> RunState:
@@ -109,16 +109,6 @@ def _write(
     """Write straight from the tensors' memory, without a copy. Raises OSError."""
     with replacing(path, once=once) as file:
         write_tensors(file, tensors, about)
-
-
-def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    seen: set[int] = set()
-    apart = {}
-    for name, tensor in tensors.items():
-        place = tensor.untyped_storage().data_ptr()
-        apart[name] = tensor.clone() if place in seen else tensor
-        seen.add(place)
-    return apart
 
 
 class _Unknown(Exception):  # noqa: N818 - becomes part of a CheckpointError

@@ -195,16 +195,15 @@ class OpenRound:
         self._described = {
             name: members[name].num_samples for name in study.hospitals if name in members
         }
-        dim, parameters, packed = len(state.params), None, None
+        dim, parameters = len(state.params), None
         if ask.sends_parameters:  # as the sites will have them, in a simulation too
-            parameters, packed = compress(state.params, study.federation.compression)
+            parameters = compress(state.params, study.federation.compression)
         spec = reply_spec(study, arm.name, ask.expects, dim, by_user=True)
         to_all = TrainRequest(
             study=study,
             arm=arm.name,
             round=state.round + 1,
-            parameters=parameters,
-            packed=packed,
+            sent=parameters,
             scaling=ctx.scaling,
             run=ctx.run,
             enclosed=ask.to_all.tensors,

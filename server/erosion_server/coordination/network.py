@@ -388,6 +388,6 @@ def _decoded(request: Request, record: RecordDict) -> channel.Result:
     if isinstance(request, EvaluateRequest):
         return wire.decode_evaluate_result(record)
     if request.wants_update:
-        dim = None if request.parameters is None else len(request.parameters)
+        dim = None if request.sent is None else len(request.sent)
         return wire.decode_train_result(record, request.study.federation.compression, dim)
     return wire.decode_step_result(record)

@@ -36,7 +36,7 @@ def request(step: str = "train", **changes: Any) -> TrainRequest:
         "study": sealed_study(),
         "arm": ARM,
         "round": 1,
-        "parameters": torch.zeros(22) if step == "train" else None,
+        "sent": torch.zeros(22) if step == "train" else None,
         "scaling": None,
         "run": "run",
         "step": step,
@@ -216,7 +216,7 @@ def test_slightly_other_parameters_do_not_repeat_an_update_in_another_run(tmp_pa
         bob.identify(SealedIdentity("bob", new_private_key()))
         first = update_of(bob, request())
         assert torch.equal(first, update_of(bob, request(values={"attempt": "11" * 16})))
-        second = update_of(bob, request(run="another", parameters=torch.full((22,), 1e-6)))
+        second = update_of(bob, request(run="another", sent=torch.full((22,), 1e-6)))
         apart[secret] = float((second - first).norm() / first.norm())
         assert not torch.equal(first, second)  # so that it is another update to the ledger
     assert apart[b""] < 1e-4

@@ -276,7 +276,7 @@ class Contrary(Hospital):
         ball = result.attachments["ball"].clone()
         ball[0] = 1e-3
         attachments = {**result.attachments, "ball": ball}
-        return replace(result, delta=-18 * result.delta, attachments=attachments)
+        return replace(result, sent=-18 * result.delta, attachments=attachments)
 
 
 def test_an_output_layer_out_of_all_proportion_does_not_become_the_models(tmp_path: Path) -> None:
