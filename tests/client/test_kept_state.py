@@ -14,9 +14,15 @@ from erosion_client.training.hospital import Hospital
 from erosion_client.training.kept_state import ACROSS_FOLDS, OF_A_RUN, KeptState, Moment, StateKey
 from erosion_common.errors import CheckpointError, SiteError
 from erosion_common.protocol import wire
-from erosion_common.protocol.compression import compress, compress_with_feedback, unpacked
+from erosion_common.protocol.compression import (
+    compress,
+    compress_with_feedback,
+    pack,
+    unpacked,
+)
 from erosion_common.protocol.messages import EvaluateRequest, TrainRequest, TrainResult
 from erosion_common.study.study import Study
+from tests.support.peak_memory import peak_bytes
 from tests.support.said import raises
 from tests.support.small_study import make_site, make_study, twenty_patients
 
@@ -348,3 +354,21 @@ def test_what_a_method_keeps_is_not_disturbed(tmp_path: Path, kind: str) -> None
         assert got.attachments.keys() == plain.attachments.keys()
         for name, tensor in plain.attachments.items():
             assert torch.equal(got.attachments[name], tensor)
+
+
+def test_a_site_with_a_large_model_holds_three_others_and_what_is_sent(tmp_path: Path) -> None:
+    of_site = make_study(
+        model={"name": "mlp", "hidden": [3000, 3300]},
+        training={"steps": 2, "batch_size": 2, "learning_rate": 0.1},
+        federation={"compression": "bfloat16"},
+    )
+    site = hospital(tmp_path)
+    site.describe(of_site, "run")
+    dim = 3 * 3000 + 3001 * 3300 + 3301 * 2
+
+    def take_part(number: int) -> None:
+        sent = pack(torch.full((dim,), 0.001 * number), "bfloat16")
+        site.answer(TrainRequest(of_site, "fedavg", number, sent, None, "run"))
+
+    take_part(1)
+    assert peak_bytes(lambda: take_part(2)) < 3.4 * 4 * dim

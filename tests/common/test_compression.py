@@ -33,6 +33,7 @@ from erosion_common.protocol.flower import (
 )
 from erosion_common.protocol.messages import TrainReply, TrainResult
 from tests.support.federation import small_study
+from tests.support.peak_memory import LARGE, peak_bytes
 from tests.support.refusals import refused
 
 LOSSY: tuple[Compression, ...] = tuple(kind for kind in KINDS if kind != "none")
@@ -126,6 +127,16 @@ def test_the_sums_of_all_updates_agree_but_for_what_is_left_over(
     assert torch.allclose(total + left, wanted, atol=1e-3)
     step = float(update.abs().max()) * 2 / 127  # an update with its error is at most twice as large
     assert float(left.abs().max()) <= step + 1e-6
+
+
+@pytest.mark.parametrize("kind", LOSSY)
+def test_of_a_large_vector_nothing_is_made_but_what_is_sent(kind: Compression) -> None:
+    update, error = torch.ones(LARGE), torch.ones(LARGE)
+    peaks = [
+        peak_bytes(lambda: compress(update, kind)),
+        peak_bytes(lambda: compress_with_feedback(update, error, kind)),
+    ]
+    assert max(peaks) < (0.5 if kind == "int8" else 0.75) * update.nbytes
 
 
 def test_an_update_takes_a_quarter_of_the_bytes() -> None:

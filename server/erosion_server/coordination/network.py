@@ -180,6 +180,7 @@ class NetworkChannel:
                 del waiting[connection]  # it left before it could be asked
                 yield Reply(connection, Absence(LEFT), left=True)
         self._grid.probe(self._sites[connection].node_id for connection in waiting)
+        self._sent = {}  # large: the aggregate comes before the next ones
         for connection, sent in waiting.items():
             yield channel.too_late(connection, seconds, sent.bytes_sent)
 
