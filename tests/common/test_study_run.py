@@ -1,5 +1,6 @@
 """The driver over a scripted transport: which rounds there are, and what ends an arm."""
 
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -9,7 +10,7 @@ import torch
 
 from erosion_common.errors import RunError
 from erosion_common.protocol.messages import EvaluateRequest, TrainRequest, TrainResult
-from erosion_common.rounds.arm import LastRound, initial_state, outlier_of
+from erosion_common.rounds.arm import LastRound, arms_of, initial_state, outlier_of
 from erosion_common.rounds.channel import Connection, Reply, Request, Result, too_late
 from erosion_common.rounds.evaluation import evaluate_seconds
 from erosion_common.rounds.presence import UserDeclinedError
@@ -20,7 +21,7 @@ from erosion_server.run.run_folder import open_run_folder
 from tests.support.close import assert_close
 from tests.support.open_study import FEDERATION, everybody, outcomes, played, study
 from tests.support.refusals import refused
-from tests.support.scripted import Kept, Scripted, metrics, step_result, study_run, trained
+from tests.support.scripted import Kept, Scripted, context, metrics, step_result, study_run, trained
 
 
 def saying(result: TrainResult, **changes: object) -> TrainResult:
@@ -606,3 +607,12 @@ def test_more_of_anything_gives_the_final_figures_longer_but_never_more_than_a_d
     ]
     assert all(evaluate_seconds(each, 1000) > small for each in more)
     assert small < evaluate_seconds(study(), 2000) < evaluate_seconds(study(), 2**53) == 86_400
+
+
+def test_where_an_arm_began_is_not_held_once_it_has_moved() -> None:
+    of = study()
+    arms = arms_of(context(everybody(of), of, Kept()))
+    arm = next(arms)
+    first = weakref.ref(arm.state.params)
+    arm.state = replace(arm.state, params=arm.state.params + 1)
+    assert first() is None
