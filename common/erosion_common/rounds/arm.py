@@ -148,8 +148,9 @@ def _undoable(before: RunState, after: RunState, updates: Updates) -> LastRound:
 def arms_of(ctx: RunContext) -> Iterator[Arm]:
     """Yields the study's arms in turn, each where the store has left it."""
     firsts = {arm: initial_state(ctx.study, arm, ctx.weights) for arm in ctx.study.arms}
-    states, finished = ctx.store.resume(ctx.study, firsts)
-    states = dict(states)
+    kept, finished = ctx.store.resume(ctx.study, firsts)
+    states = dict(kept)
+    del kept
     for name in ctx.study.arms:  # what was handed over is not held on to here: it is a model
         records = [record for record in finished if record.arm == name]
         yield _resumed(ctx, name, firsts.pop(name), states.pop(name), records)
