@@ -134,8 +134,8 @@ def _to_fill(dim: int, kind: Compression) -> Packed:
 def _pack_part(vector: Tensor, packed: Packed, place: slice) -> None:
     if (half := _HALVES.get(packed.kind)) is not None:
         halves, limit = packed.codes.view(half)[place].copy_(vector), torch.finfo(half).max
-        smallest, largest = (float(extreme) for extreme in vector.aminmax())
-        if not (smallest >= -limit and largest <= limit):  # what was infinite stays infinite
+        least, most = (float(extreme) for extreme in vector.aminmax())
+        if not (least >= -limit and most <= limit):  # what was infinite stays infinite
             torch.where(vector.isinf(), halves, halves.clamp(-limit, limit), out=halves)
         return
     blocks = _in_blocks(vector)

@@ -385,7 +385,8 @@ class TrainRequest:
         """Hash of all that the step is computed from, but for `values`: in one pass over it."""
         sent, enclosed = self.sent, self.enclosed
         if isinstance(sent, Packed):  # as it came: a sealed round's is never compressed
-            sent, enclosed = None, {**enclosed, **sent.arrays("")}
+            enclosed = {**enclosed, **sent.arrays("")}
+            sent = None
         return received_hash(sent, as_text(self.scaling), enclosed)
 
 
