@@ -237,8 +237,8 @@ async def connect(
         async with turn:
             call = channel.stream_stream(PATH)()
             await call.write(json_frame(Kind.HELLO, OURS.as_json()))
-            await call.read()
-        size = FrameSize()
+            _, welcome = opened(await call.read())
+        size = FrameSize.asked(json_body(welcome).get("frame_bytes"))
         with contextlib.suppress(grpc.RpcError):  # the coordinator has done its rounds
             async for head, content in _requests(call):
                 records, buffers = describe(site.answer(head["type"], content))
