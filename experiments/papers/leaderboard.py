@@ -185,7 +185,6 @@ def draw(results: Path = RESULTS) -> Page:
         images=images,
         splits=image_sites.SPLITS,
         newer=newer,
-        fewest=FEWEST,
     )
 
 
