@@ -105,6 +105,15 @@ def few(monkeypatch: pytest.MonkeyPatch) -> int:
     return 2
 
 
+def test_what_a_killed_program_left_half_written_goes_with_the_next_round(tmp_path: Path) -> None:
+    kept, folder = KeptState(tmp_path), tmp_path / WHOLE[:16]
+    kept.keep(PLACE, Moment(1), {}, ONE)
+    (folder / ".tmpAb1Cd2").write_bytes(bytes(100))  # as safetensors names it
+    kept.keep(PLACE, Moment(2), ONE, TWO)
+    assert [file.name for file in folder.iterdir()] == ["ditto.safetensors"]
+    assert value(kept, 3) == 2.0
+
+
 @pytest.mark.usefixtures("few")
 def test_of_other_runs_the_latest_files_are_kept(tmp_path: Path) -> None:
     kept = KeptState(tmp_path)

@@ -35,7 +35,7 @@ STUDY = small_study(
 MORE_THAN_ARE_DONE = 10_000  # rounds, while a test looks
 NO_ROOM = "No space left on device"
 # At the user's site; what it must note before it answers, and what only others read.
-WAITED_FOR = ("records.sqlite", "sent.jsonl", "scaffold.safetensors")
+WAITED_FOR = ("records.sqlite", "sent.jsonl", f"/{STUDY.digest[:16]}/")  # what scaffold keeps
 GOES_ON = ("status.json", ".prom")
 # At the coordinator, in the middle of a run and at its end.
 ENDS = ("rounds.jsonl", "checkpoints", "witness.jsonl", "spool")

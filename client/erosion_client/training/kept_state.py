@@ -25,6 +25,7 @@ from erosion_common.formats.tensor_file import (
     metadata,
     read_header,
     read_with_header,
+    remove_unfinished_tensors,
     write_tensors,
 )
 from erosion_common.learning.local_work import Tensors
@@ -132,6 +133,7 @@ class KeptState:
             return
         path = self._path(self._folder, place)
         try:
+            remove_unfinished_tensors(path)
             with replacing(path, mode=0o600) as file:
                 write_tensors(file, *_encoded(last))
             if is_first:

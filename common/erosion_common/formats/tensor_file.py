@@ -38,6 +38,12 @@ def write_tensors(path: Path, tensors: dict[str, Tensor], about: dict[str, str] 
         raise OSError(errno.EIO, reason, str(path)) from None
 
 
+def remove_unfinished_tensors(path: Path) -> None:
+    """What `write_tensors` left by `path` where this program was killed; nobody writes there."""
+    for unfinished in path.parent.glob(".tmp*"):
+        unfinished.unlink(missing_ok=True)
+
+
 def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     seen: set[int] = set()
     apart = {}
