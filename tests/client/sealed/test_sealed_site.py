@@ -409,6 +409,10 @@ def with_a_stranger(roster: dict[str, Hello]) -> dict[str, Hello]:
     return {**roster, "ghost": roster["s1"]}
 
 
+def mine_as_another(roster: dict[str, Hello]) -> dict[str, Hello]:
+    return {**roster, "s1": roster["s0"]}
+
+
 def without_me(roster: dict[str, Hello]) -> dict[str, Hello]:
     return {name: hello for name, hello in roster.items() if name != "s0"}
 
@@ -418,6 +422,7 @@ def without_me(roster: dict[str, Hello]) -> dict[str, Hello]:
     [
         (forged, "keys of s1 in the roster are not signed by the key"),
         (of_another_attempt, "keys of s1 in the roster are not signed by the key"),
+        (mine_as_another, "keys of s1 in the roster are not signed by the key"),
         (with_a_stranger, "key of ghost is not known here"),
         (without_me, "other keys for this site"),
     ],
