@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from flwr.app import Array, ArrayRecord
@@ -89,7 +90,7 @@ def test_what_is_not_finite_is_for_the_screening_to_see(kind: Compression, value
     error = torch.tensor([0.25, 0.5])
     sent, left = compress_with_feedback(vector, error, kind)
     assert sent is vector
-    assert torch.equal(vector, torch.tensor([1.0, value])) or math.isnan(value)
+    np.testing.assert_array_equal(vector, [1.0, value])  # not written to
     assert left is not None
     assert left.tolist() == [0.25, 0.5]  # the error is not poisoned
 

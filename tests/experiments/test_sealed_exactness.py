@@ -14,7 +14,7 @@ RESULTS = Path(sealed_exactness.__file__).parent / "results"
 
 
 def quickly_evaluated(name: str) -> Study:
-    """A shipped study, of whose arms alone each figure is."""
+    """A shipped study, without references to train: each test looks only at its arms."""
     study = load_study(study_path(name))
     quick = study.evaluation.model_copy(update={"references": (), "bootstrap": 100})
     return study.model_copy(update={"evaluation": quick})

@@ -38,7 +38,7 @@ def start(
 ) -> BaseProcess:
     """Run `program` in a process of its own; a daemon ends with this one, and starts no others.
 
-    `environment`: beside this process's own; that of a `SteppedClock` or a `FullDisk` takes effect.
+    `environment` is added to this process's own; a `SteppedClock`'s or a `FullDisk`'s works, too.
     """
     process = FORKED.Process(
         target=_run, args=({**os.environ, **environment}, program, *arguments), daemon=daemon

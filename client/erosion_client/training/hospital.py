@@ -103,8 +103,8 @@ class _Prepared:
 
 
 @dataclass(frozen=True, slots=True)
-class _Taken:
-    """What came of a step."""
+class _StepRun:
+    """A step's outcome, and what the user measured with it."""
 
     outcome: LocalOutcome | LocalAnswer
     metrics: Metrics | None
@@ -387,8 +387,8 @@ class Hospital:
         settings = self._arm(request)
         self._private.check_step(request)
         moment = Moment(request.round, request.exchange)
-        taken = self._taken(prepared, request, settings, moment)
-        outcome = taken.outcome
+        step = self._run_step(prepared, request, settings, moment)
+        outcome = step.outcome
         if not isinstance(outcome, LocalOutcome):
             self._keep(request, moment, outcome.keep, error=None)
             return _step_result(self.name, request, outcome, started)
@@ -414,10 +414,10 @@ class Hospital:
             num_samples=prepared.disclosed_samples,
             samples_seen=_samples_disclosed(outcome.samples_seen, prepared),
             seconds=perf_counter() - started,
-            metrics=taken.metrics,
-            own_loss=taken.own_loss,
+            metrics=step.metrics,
+            own_loss=step.own_loss,
             sealed=keys,
-            noise_multiplier=taken.noise_multiplier,
+            noise_multiplier=step.noise_multiplier,
             steps=outcome.steps if study.reports_steps else None,
         )
         return TrainResult(
@@ -426,10 +426,10 @@ class Hospital:
             {name: tensor.cpu() for name, tensor in outcome.attachments.items()},
         )
 
-    def _taken(
+    def _run_step(
         self, prepared: LocalDataset, request: TrainRequest, settings: ArmBase, moment: Moment
-    ) -> "_Taken":
-        """Take the step, and let go of what it was computed from: a model, at least."""
+    ) -> _StepRun:
+        """Run the step; what it was computed from, at least a model, is freed on return."""
         study, layout = request.study, request.study.build_context.layout
         work = self._work(prepared, request, request.arm, moment)
         work = replace(work, step=request.step, values=request.values)
@@ -450,7 +450,7 @@ class Hospital:
             others = (outcome.keep, outcome.attachments, work.enclosed, work.kept)
             if not _is_alone(outcome.delta, [t for each in others for t in each.values()]):
                 outcome = replace(outcome, delta=outcome.delta.clone())
-        return _Taken(outcome, metrics, own_loss, noise)
+        return _StepRun(outcome, metrics, own_loss, noise)
 
     def _is_sealed(self, study: Study) -> bool:
         return study.federation.sealed and self.name != study.user
@@ -591,7 +591,7 @@ class Hospital:
 
 
 def _is_alone(delta: Tensor, others: Sequence[Tensor]) -> bool:
-    """Return whether nobody misses it if what compression loses takes the memory of `delta`."""
+    """Return whether `delta` shares its memory with nothing, and may be overwritten."""
     memory = delta.untyped_storage()
     is_shared = memory.data_ptr() in [other.untyped_storage().data_ptr() for other in others]
     return delta.is_contiguous() and memory.nbytes() == delta.nbytes and not is_shared

@@ -29,7 +29,7 @@ from erosion_common.formats.tensor_file import (
     write_tensors,
 )
 from erosion_common.learning.local_work import Tensors
-from erosion_common.protocol.compression import Packed
+from erosion_common.protocol.compression import Packed, sent_arrays
 from erosion_common.support.files import remove_unfinished, replacing
 
 VERSION = 1
@@ -253,9 +253,8 @@ def _decoded(path: Path) -> _KeptRound:
 def _digest(parameters: Tensor | Packed | None) -> str:
     if parameters is None or not len(parameters):
         return ""
-    parts = parameters.arrays("") if isinstance(parameters, Packed) else {"": parameters}
     found = hashlib.sha256()
-    for part in parts.values():
+    for part in sent_arrays(parameters).values():
         found.update(part.detach().cpu().contiguous().numpy().data)
     return found.hexdigest()
 

@@ -16,7 +16,7 @@ from erosion_client.training.request import hash_of
 from erosion_common.algorithms.base import TRAIN
 from erosion_common.errors import Refusal
 from erosion_common.learning.private_step import PrivateStep
-from erosion_common.protocol.compression import Packed
+from erosion_common.protocol.compression import Packed, sent_arrays
 from erosion_common.protocol.messages import EvaluateRequest, TrainRequest
 from erosion_common.study.privacy import ROUNDING, epsilon_of, strength_of
 from erosion_common.study.study import Study
@@ -90,8 +90,7 @@ class PrivateRounds:
         strength = strength_of(study.privacy.noise_multiplier(study.num_releases))
         where = self._dataset, study.digest, request.run, request.arm, request.round
         release = Release(*where, strength)
-        sent = update.arrays("") if isinstance(update, Packed) else {"": update}
-        reply = hash_of({**attachments, **sent})
+        reply = hash_of({**attachments, **sent_arrays(update)})
         with self._records.transaction():
             given = self._ledger.reply_of(release)
             if given is None:

@@ -4,8 +4,8 @@
 scale s = m / 127 and the nearest whole multiples of s, from -127 to 127, so that no value is off by
 more than s / 2. (Dettmers, 8-Bit Approximations for Parallelism in Deep Learning, 2016.)
 
-A model may take most of a machine's memory: everything is done part by part, and nothing else of a
-vector's length is made than the result.
+A model may take most of a machine's memory: vectors are worked on in parts, and the only new array
+of a vector's length is the result.
 """
 
 from collections.abc import Iterator
@@ -35,10 +35,13 @@ class Packed:
     def __len__(self) -> int:
         return self.codes.numel() // (2 if self.kind in _HALVES else 1)
 
-    def arrays(self, name: str) -> dict[str, Tensor]:
-        """Return what travels for a vector of that name."""
-        scales = {} if self.scales is None else {f"{name}.scales": self.scales}
-        return {f"{name}.{self.kind}": self.codes, **scales}
+
+def sent_arrays(vector: Tensor | Packed | None, name: str = "") -> dict[str, Tensor]:
+    """Return the arrays that travel for a vector of that name."""
+    if not isinstance(vector, Packed):
+        return {} if vector is None else {name: vector}
+    scales = {} if vector.scales is None else {f"{name}.scales": vector.scales}
+    return {f"{name}.{vector.kind}": vector.codes, **scales}
 
 
 def unpacked(vector: Tensor | Packed) -> Tensor:

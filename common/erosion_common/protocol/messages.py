@@ -15,7 +15,7 @@ from pydantic import ConfigDict, Field, model_validator
 from torch import Tensor
 
 from erosion_common.learning.finished import Finished, Predictor
-from erosion_common.protocol.compression import Packed, unpacked
+from erosion_common.protocol.compression import Packed, sent_arrays, unpacked
 from erosion_common.protocol.performance import Estimate, Performance
 from erosion_common.sealed.phases import Hello
 from erosion_common.sealed.roster import received_hash
@@ -385,7 +385,7 @@ class TrainRequest:
         """Hash of all that the step is computed from, but for `values`: in one pass over it."""
         sent, enclosed = self.sent, self.enclosed
         if isinstance(sent, Packed):  # as it came: a sealed round's is never compressed
-            enclosed = {**enclosed, **sent.arrays("")}
+            enclosed = {**enclosed, **sent_arrays(sent)}
             sent = None
         return received_hash(sent, as_text(self.scaling), enclosed)
 

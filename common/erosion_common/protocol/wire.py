@@ -14,7 +14,14 @@ from pydantic import Field, ValidationError
 from torch import Tensor
 
 from erosion_common.errors import ErosionError, StudyError
-from erosion_common.protocol.compression import KINDS, Compression, Packed, checked, unpacked
+from erosion_common.protocol.compression import (
+    KINDS,
+    Compression,
+    Packed,
+    checked,
+    sent_arrays,
+    unpacked,
+)
 from erosion_common.protocol.flower import buffer_of, identify, to_array, to_record, to_tensor
 from erosion_common.protocol.frames import LARGEST_HEAD_BYTES
 from erosion_common.protocol.messages import (
@@ -179,7 +186,7 @@ class Encoder:
         more: dict[str, Any]
         if isinstance(request, TrainRequest):
             form, more = _TrainHeader, {"values": dict(request.values)}
-            tensors = {**_travelling(_PARAMETERS, request.sent), **request.enclosed}
+            tensors = {**sent_arrays(request.sent, _PARAMETERS), **request.enclosed}
         else:
             form, more = _EvaluateHeader, {"arms": tuple(request.parameters)}
             enclosed = {
@@ -227,7 +234,7 @@ def decode_train(record: RecordDict, known: KnownStudies) -> TrainRequest:
 def encode_result(result: TrainResult | StepResult | EvaluateResult) -> RecordDict:
     """Encode an update, the answer to a step without one, or final figures with their arrays."""
     if isinstance(result, TrainResult):
-        tensors = {**_travelling(UPDATE, result.sent), **result.attachments}
+        tensors = {**sent_arrays(result.sent, UPDATE), **result.attachments}
     else:
         tensors = {**(result.tensors if isinstance(result, StepResult) else result.personal)}
     return _record(result.header, {name: to_array(tensor) for name, tensor in tensors.items()})
@@ -243,12 +250,6 @@ def decode_train_result(
     if delta is None:
         raise WireError("a train reply without an update")
     return TrainResult(header, delta, tensors)
-
-
-def _travelling(name: str, vector: Tensor | Packed | None) -> dict[str, Tensor]:
-    if isinstance(vector, Packed):
-        return vector.arrays(name)
-    return {} if vector is None else {name: vector}
 
 
 def _arrived(
