@@ -1,5 +1,6 @@
 """Records and budgets are one hospital's and one data set's, whichever kit asks."""
 
+import json
 import os
 import shutil
 from contextlib import closing
@@ -23,7 +24,7 @@ from erosion_client.records.recovery import recover
 from erosion_client.site_file import Site, load_site, load_with_account
 from erosion_client.training.limits import needs_of
 from erosion_common.errors import Refusal, SiteError
-from erosion_common.formats.sent_log import full_files
+from erosion_common.formats.sent_log import full_files, hash_of
 from erosion_common.protocol import wire
 from erosion_common.protocol.messages import StepReply, StepResult, TrainRequest
 from erosion_common.rounds.selection import (
@@ -34,6 +35,7 @@ from erosion_common.rounds.selection import (
     trials,
 )
 from erosion_common.study.study import Study
+from erosion_common.support.status import FORMAT
 from tests.support.approval import approve
 from tests.support.said import raises
 from tests.support.sent_logs import long_log, sent
@@ -261,6 +263,27 @@ def test_a_log_older_than_the_records_is_named_and_frees_no_budget(
     assert recover(records, "c", "d", log).answers == 0
     assert [f"ends with line {kept}," in each for each in caplog.messages] == [True]
     assert records.answers.used(("c", "d")).rounds == 5
+
+
+def test_lines_that_the_log_lost_since_the_last_start_are_missed_by_the_status(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    log, records = tmp_path / "sent.jsonl", noted(tmp_path, range(1, 6))
+    long_log(tmp_path, 5)
+    status = tmp_path / "status.json"
+    lines = "".join(file.read_text() for file in (*full_files(log), log)).splitlines(keepends=True)
+    for file in full_files(log):
+        file.unlink()
+    for kept, noted_line, is_missed in ((5, 4, False), (3, 3, False), (3, 5, True)):
+        log.write_text("".join(lines[:kept]))
+        head = hash_of(lines[noted_line - 1].removesuffix("\n"))
+        status.write_text(json.dumps({"format": FORMAT, "log_head": head}))
+        caplog.clear()
+        recover(records, "c", "d", log)
+        assert [f"{status} knows of more" in each for each in caplog.messages] == [True] * is_missed
+        records.execute("delete from log_read")
+    status.write_text("{")
+    recover(records, "c", "d", log)
 
 
 def neurons(place: int) -> Answer:

@@ -1,6 +1,7 @@
 """The page that follows a run or a site, and the output that tells somebody of a run's end."""
 
 import json
+import os
 import re
 import socket
 import threading
@@ -169,6 +170,16 @@ def test_a_site_s_staff_sees_its_state(tmp_path: Path) -> None:
         ).end("ended")
     (part,) = site_snapshot(site_file)["parts"]
     assert "(40 days)" in dict(part["lines"])["certificate"]
+
+
+def test_a_pipe_in_the_place_of_a_log_or_a_journal_is_not_waited_for(tmp_path: Path) -> None:
+    folder = run_under_way(tmp_path / "run")
+    (folder / "rounds.jsonl").unlink()
+    (site_file := tmp_path / "site.toml").write_text('name = "north"\nrecords = "run"\n')
+    for name in ("rounds.jsonl", "sent.jsonl"):
+        os.mkfifo(folder / name)
+    assert WatchedRuns(folder)()["parts"]
+    assert site_snapshot(site_file)["parts"][0]["tables"][0]["rows"] == []
 
 
 @contextmanager

@@ -18,11 +18,18 @@ from erosion_client.records.ledgers import Release, RoundPlace
 from erosion_client.records.records import Records
 from erosion_common.algorithms.base import TRAIN
 from erosion_common.errors import ErosionError
-from erosion_common.formats.sent_log import AuditEntry, entries_since, last_number
+from erosion_common.formats.sent_log import (
+    AuditEntry,
+    entries_since,
+    has_head,
+    head_in_status,
+    last_number,
+)
 from erosion_common.protocol import wire
 from erosion_common.sealed import phases
 from erosion_common.study.privacy import strength_of
 from erosion_common.study.study import study_from_json
+from erosion_common.support.status import STATUS_NAME
 
 logger = logging.getLogger("erosion.site")
 
@@ -40,14 +47,15 @@ def recover(records: Records, coordinator: str, dataset: str, log: Path) -> Reco
     """Add what the log has since it was last read. Raises SiteError."""
     read_to = records.log_was_read_to(log)
     last = last_number(log)
-    if last < read_to or (not last and records.answers.keys()):
+    is_older = last < read_to or (not last and records.answers.keys())
+    if is_older or not _has_last_head(log):
         logger.warning(
             "%s ends with line %d, and %s knows of more that was sent: the log was restored from an"
-            " older backup, or lost. Put the newer one back; else tell the coordinator, which has"
-            " the hash of a later line. Budgets stay as they are",
+            " older backup, damaged or lost. Put the newer one back; else tell the coordinator,"
+            " which has the hash of a later line. Budgets stay as they are",
             log,
             last,
-            records.path,
+            records.path if is_older else log.parent / STATUS_NAME,
         )
     answers: set[Answer] = set()
     releases: list[Release] = []
@@ -82,6 +90,14 @@ def recover(records: Records, coordinator: str, dataset: str, log: Path) -> Reco
             records.path,
         )
     return recovered
+
+
+def _has_last_head(log: Path) -> bool:
+    """Return whether the log has the line that this site's last program said was the last."""
+    with suppress(ErosionError, OSError):  # no status that can be read says nothing
+        head = head_in_status(log)
+        return head is None or has_head(log, head)
+    return True
 
 
 def _with_origins(records: Records, answers: Collection[Answer]) -> list[Answer]:

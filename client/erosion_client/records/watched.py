@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from erosion_common.errors import ErosionError
 from erosion_common.formats.sent_log import FILE_NAME, AuditEntry
+from erosion_common.support.files import open_named
 from erosion_common.support.status import find_status, health, lines_of_status
 from erosion_common.support.text import printable
 
@@ -44,7 +45,7 @@ def site_snapshot(site_file: Path) -> Mapping[str, Any]:
 def _last_entries(log: Path) -> list[AuditEntry]:
     """The log's last lines, the newest first; none where it cannot be read now."""
     found: list[AuditEntry] = []
-    with suppress(OSError), log.open("rb") as file:
+    with suppress(OSError), open_named(log) as file:
         size = file.seek(0, 2)
         file.seek(max(0, size - TAIL_BYTES))
         for line in file.read().splitlines()[-MOST_LINES:]:

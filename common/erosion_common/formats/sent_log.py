@@ -154,6 +154,20 @@ def last_number(log: Path) -> int:
     return 0
 
 
+def head_in_status(log: Path) -> str | None:
+    """Return the hash of the last line by the status file; None: it has none. Raises RunError."""
+    seen = read_status_file(log.parent / STATUS_NAME)
+    return str(seen.values.get("log_head") or "") or None if seen is not None else None
+
+
+def has_head(log: Path, head: str) -> bool:
+    """Return whether one of the log's lines has this hash. Raises OSError."""
+    newest_first = reversed([*full_files(log), log])
+    return head == FIRST or any(
+        hash_of(text) == head for file in newest_first for text, _ in lines_of(file)
+    )
+
+
 def first_number(file: Path) -> int | None:
     """Return the number of a file's first line; None where it has none."""
     with suppress(ValueError, StopIteration):
@@ -309,9 +323,7 @@ def held_against(log: Path, witnessed: Sequence[Witnessed], head: str | None = N
     Without a `head` it is compared with the one in the site's status file. Lines that are younger
     than any site may remove must all be there.
     """
-    status = log.parent / STATUS_NAME
-    if head is None and (seen := read_status_file(status)) is not None:
-        head = str(seen.values.get("log_head") or "") or None
+    head = head_in_status(log) if head is None else head
     since = datetime.now(UTC) - timedelta(days=LEAST_KEEP_DAYS)
     heads = [noted.head for noted in witnessed]
     young = [noted.head for noted in witnessed if noted.time >= since]

@@ -15,6 +15,7 @@ from erosion_common.formats.json_file import without_checksum
 from erosion_common.rounds.records import RoundRecord
 from erosion_common.study.study import load_study
 from erosion_common.support import status
+from erosion_common.support.files import open_named
 from erosion_common.support.live_page import LivePage
 from erosion_server.output.events import RunEvent, StudyStarted
 from erosion_server.output.observers import Observer
@@ -139,7 +140,7 @@ class _RoundsSoFar:
     def read(self) -> None:
         """Take in the lines that were added."""
         try:
-            with self._path.open("rb") as file:
+            with open_named(self._path) as file:
                 if file.seek(0, 2) < self._offset:
                     self.__init__(self._path)  # type: ignore[misc]  # cut back: from the start
                 file.seek(self._offset)
@@ -156,7 +157,7 @@ class _RoundsSoFar:
             values = without_checksum(json.loads(line))
             values.pop("format", None)
             record = _RECORD.validate_python(values)
-        except ValueError:
+        except (ValueError, RecursionError):
             return  # `erosion server --resume` says what is wrong with it
         kept = self._arms.setdefault(record.arm, [])
         if record.round % self._every.setdefault(record.arm, 1) == 0:
