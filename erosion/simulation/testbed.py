@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from importlib.resources import as_file, files
 from io import TextIOWrapper
+from itertools import count
 from multiprocessing.connection import Connection as PipeEnd
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -41,6 +42,8 @@ from erosion_server.run.run_folder import RunFolder, new_run_folder
 DATA = "testbed"  # the hospitals' folder in a run's
 KEY = "node.key"
 STOP_SECONDS = 5.0  # between asking a process to end and ending it
+LOOK_SECONDS = 0.05  # between two looks at the processes
+LOOKS_PER_READING = 20  # of their logs
 IMPORTED_BY_ALL = (
     *("erosion_client.connection.serve", "erosion_server.coordination.run_study"),
     "scipy.optimize",  # for the user's references, and the coordinator's data check
@@ -77,14 +80,21 @@ class _Program:
     pid: int
     log: Path | None  # None: it speaks on the terminal
     peak_megabytes: float = 0.0
+    told: str = ""  # its error that people here were told
 
     def poll(self) -> int | None:
         """Return the exit code once it ended; until then, also notes its peak memory."""
         self.peak_megabytes = peak_megabytes(self.pid) or self.peak_megabytes
         return self.process.exitcode
 
-    def last_error(self) -> str:
-        """Return the last that it logged as an error, all lines of it; "" where there is none."""
+    def tell_error(self) -> None:
+        """Print the last that it logged as an error, if it was not told: all may read it here."""
+        error = self._last_error()
+        if error and error != self.told:
+            self.told = error
+            print(f"At {self.name} ({self.log}): {error}", file=sys.stderr, flush=True)
+
+    def _last_error(self) -> str:
         entries = re.split(r"^(?=\d{4}-\d\d-\d\dT)", self._said(), flags=re.M)
         errors = [entry for entry in entries if " ERROR " in entry.partition("\n")[0]]
         return errors[-1].partition(" ERROR ")[2].rstrip().replace("\\n", "\n") if errors else ""
@@ -295,9 +305,8 @@ def deploy(
             for name, source in hospitals.items()
         ]
         code = _watch(server, sites)
-        for site in sites:  # here nobody has to be kept from reading their logs
-            if error := site.last_error():
-                print(f"At {site.name} ({site.log}): {error}", file=sys.stderr, flush=True)
+        for site in sites:
+            site.tell_error()
     memory = ", ".join(f"{program.name} {program.peak_megabytes:.0f}" for program in programs)
     took = time.monotonic() - started
     print(f"Peak memory in MB: {memory}. The testbed took {took:.1f} s.", flush=True)
@@ -305,10 +314,17 @@ def deploy(
 
 
 def _watch(server: _Program, sites: list[_Program]) -> int:
-    """Wait until the coordinator ends; report a site that ends early, and leave it be."""
+    """Wait until the coordinator ends; report a site that ends early, and leave it be.
+
+    A site's first error is told at once: it may be why its hospital takes no part.
+    """
     reported: set[str] = set()
+    looks = count()
     while (code := server.poll()) is None:
+        reads_logs = next(looks) % LOOKS_PER_READING == 0
         for site in sites:
+            if reads_logs and not site.told:
+                site.tell_error()
             if site.poll() is not None and site.name not in reported:
                 reported.add(site.name)
                 print(
@@ -319,7 +335,7 @@ def _watch(server: _Program, sites: list[_Program]) -> int:
                 )
         if len(reported) == len(sites):
             raise ErosionError("Every site ended, so the study cannot go on; see above.")
-        time.sleep(0.05)
+        time.sleep(LOOK_SECONDS)
     return code if code >= 0 else 128 - code
 
 

@@ -201,6 +201,18 @@ def test_a_time_until_an_event_is_predicted_by_survival(tmp_path: Path) -> None:
     assert main([*wrong, "--target", "age", "--time", "days (days)"]) == 4
 
 
+def test_a_table_without_the_outcome_of_another_one_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, outcome in (("few", "no"), ("many", "yes")):
+        rows = "".join(f"{30 + i},{'no' if i % 2 else outcome}\n" for i in range(40))
+        (tmp_path / f"{name}.csv").write_text(f"age,outcome\n{rows}")
+    arguments = ["study", "new", str(tmp_path), "--target", "outcome"]
+    assert main(arguments) == 4
+    assert says(capsys.readouterr().err, "few.csv", "'outcome'", "all its values", "--user", "many")
+    assert main([*arguments, "--user", "many"]) == 0
+
+
 def test_unknown_and_rare_classes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cells = ["dead", "alive"] * 20 + ["unknown"] * 3 + ["lost"] * 2
     rows = "".join(f"{30 + i},{cell}\n" for i, cell in enumerate(cells))

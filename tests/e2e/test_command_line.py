@@ -9,11 +9,13 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import tomli_w
 
-from erosion.simulation.testbed import study_path
+from erosion.simulation.testbed import _Program, _watch, study_path
 from erosion.sources import make_hospitals
 from erosion_common.program.command_line import main
 from erosion_common.rounds import bounds
@@ -186,6 +188,30 @@ def test_a_testbed_that_cannot_begin_says_at_which_line_and_names_no_run_to_go_o
     assert "--resume" not in errors
     assert f"At a ({next((tmp_path / 'runs').glob('*/testbed/a/log.txt'))}): " in errors
     assert "column age: not a number: 'old" in errors
+
+
+def test_a_testbed_tells_a_sites_first_error_at_once_and_its_last_one_at_the_end(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "log.txt"
+    stamp = "2026-11-27T20:52:29.338+00:00"
+    log.write_text(f"{stamp} ERROR erosion.site: column inj: not a number\n  of 11\n")
+    process: Any = SimpleNamespace(exitcode=None)
+    site = _Program("iu", process, os.getpid(), log)
+    told: list[str] = []
+
+    class Coordinator(_Program):
+        def poll(self) -> int | None:
+            told.append(capsys.readouterr().err)
+            return None if len(told) < 3 else 0
+
+    assert _watch(Coordinator("coordinator", process, os.getpid(), None), [site]) == 0
+    first = f"At iu ({log}): erosion.site: column inj: not a number\n  of 11\n"
+    assert told == ["", first, ""]
+    site.tell_error()
+    log.write_text(f"{stamp} INFO erosion.site: stopped\n{stamp} ERROR erosion.site: lost\n")
+    site.tell_error()
+    assert capsys.readouterr().err == f"At iu ({log}): erosion.site: lost\n"
 
 
 def test_a_port_in_use_is_said_with_the_remedy(

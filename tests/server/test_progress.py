@@ -3,6 +3,7 @@
 import io
 import re
 from contextlib import closing
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -16,6 +17,7 @@ from erosion_common.rounds.events import (
 )
 from erosion_common.rounds.records import RoundRecord
 from erosion_common.tasks.classification import Classification
+from erosion_server.output import terminal
 from erosion_server.output.events import RunEvent, StudyStarted
 from erosion_server.output.tables import WeightBars
 from erosion_server.output.terminal import (
@@ -103,6 +105,18 @@ def test_slow_rounds_are_told_of_each() -> None:
     observer.notify(HospitalLeft("alike"))
     assert stream.getvalue().count("\n") == 6
     assert re.search("5 .* 1000", stream.getvalue())
+
+
+def test_the_time_left_includes_what_lies_between_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([100.0, 130.0, 160.0, 190.0, 219.0])
+    monkeypatch.setattr(terminal, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    arm = ArmProgress("25 folds", 6, ("home",))
+    assert not arm.time_left
+    for number, left in ((3, "about 1 min 30 s left"), (4, "about 1 min 00 s left")):
+        arm.take(RoundRecord("25 folds", number, "done", "", {}, seconds=0.05))
+        assert arm.time_left == left  # of this start's rounds: two were done before
+    arm.take(RoundRecord("25 folds", 6, "done", "", {}, seconds=0.05))
+    assert not arm.time_left
 
 
 def test_a_skipped_round_is_told_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -95,16 +95,23 @@ def _run_study(options: argparse.Namespace) -> int:
             " or joins them otherwise ([data.rows]; `erosion site new` proposes it)"
         ]
     name = options.name or hospital_name(stem_of(options.data.resolve()))
-    text, remarks = study_draft(
-        profiles,
-        options.target,
-        name=name,
-        hospitals=hospitals,
-        user=user,
-        file=table,
-        time=options.time,
-        telling=telling(read, profiles, options.target, options.time),
-    )
+    try:
+        text, remarks = study_draft(
+            profiles,
+            options.target,
+            name=name,
+            hospitals=hospitals,
+            user=user,
+            file=table,
+            time=options.time,
+            telling=telling(read, profiles, options.target, options.time),
+        )
+    except DataError as problem:
+        if len(tables) < 2:
+            raise
+        others = ", ".join(other for other in tables if other != user)
+        remedy = f"Or read another hospital's table: --user with one of {others}."
+        raise DataError(str(problem), where=table, remedy=remedy) from None
     remarks[:0] = joined_remarks
     sources = {
         name: TableFile(path=tables[name], **written) for name in hospitals if name in tables
@@ -247,7 +254,8 @@ def _run_site(options: argparse.Namespace) -> int:
         raise DataError(f"Of {len(tables)}, {many} be drafted from:{each}")
     first = next(iter(outputs.values()))
     command = shlex.join(["erosion", "check", str(first), "--study", str(options.study)])
-    print(f"See what is open: {command}")
+    others = "" if len(tables) == 1 else f" and so for each of the {len(tables)} site files"
+    print(f"See what is open: {command}{others}")
     return 0
 
 

@@ -331,7 +331,7 @@ def outcome_lines(target: Profile) -> tuple[str, list[str]]:
         )
     raise DataError(
         f"The target {target.name!r} cannot be predicted: {why_not(target)}",
-        remedy="Name another as --target.",
+        remedy="Name another column as --target.",
     )
 
 

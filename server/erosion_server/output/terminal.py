@@ -35,6 +35,7 @@ WIDE = 84  # columns from which the user's figures fit next to the progress bar
 LONGEST_ARM = 20
 LINES_PER_ARM = 10  # of plain progress
 SILENCE_SECONDS = 60.0  # slow rounds are reported at least this often
+WORTH_SAYING_SECONDS = 10.0  # that are left
 MOST_WEIGHTS = 8  # listed by name; more are summed up
 COMPONENT = "erosion.run"  # of a line in a log
 REMARKS = ("absent", "rejected")  # outcomes of a hospital
@@ -180,6 +181,7 @@ class Terminal:
             # They were measured when the round began, of the model that the one before left.
             f"{', '.join(arm.figures)} after {arm.metrics_after}" if arm.figures else "",
             arm.pace,
+            arm.time_left,
             weights_in_words({name: w for name, w in arm.weights.items() if name != user}),
         ]
         return "; ".join(part for part in parts if part)
@@ -232,6 +234,8 @@ class ArmProgress:
         self._hospitals = tuple(hospitals)
         self._shown = tuple(shown)
         self._seconds: list[float] = []
+        self._started = time.monotonic()
+        self._elapsed = 0.0  # until the latest round ended, with what lay between rounds
         self._seen: set[tuple[str, str, str, str]] = set()
         self._trouble: dict[tuple[str, str], int] = {}  # (hospital, kind) -> rounds
 
@@ -240,6 +244,7 @@ class ArmProgress:
         self.round = record.round
         self.seconds += record.seconds
         self._seconds.append(record.seconds)
+        self._elapsed = time.monotonic() - self._started
         if record.user_metrics is not None:
             self.metrics, self.metrics_after = record.user_metrics, record.measured_after
         ordered = dict.fromkeys([*self._hospitals, *record.hospitals])
@@ -276,6 +281,14 @@ class ArmProgress:
     def pace(self) -> str:
         """The median round."""
         return f"{words.seconds_text(median_high(self._seconds))} a round" if self._seconds else ""
+
+    @property
+    def time_left(self) -> str:
+        """How long the rounds to come take, with what lies between them; "" for a moment."""
+        seconds = self._elapsed / max(1, len(self._seconds)) * (self.rounds - self.round)
+        return (
+            f"about {words.seconds_text(seconds)} left" if seconds >= WORTH_SAYING_SECONDS else ""
+        )
 
     @property
     def closing(self) -> str:
@@ -317,7 +330,7 @@ def draw_arm(arm: ArmProgress, width: int, height: int) -> RenderableType:
         ProgressBar(total=max(1, arm.rounds), completed=arm.round),
         Text(f"{arm.round}/{arm.rounds}"),
         *([Text(dated)] if wide else []),
-        Text(arm.pace, style="dim"),
+        Text(arm.time_left or arm.pace, style="dim"),
     )
     parts: list[RenderableType] = [line]
     if not wide and arm.figures:
