@@ -106,12 +106,12 @@ def _run_study(options: argparse.Namespace) -> int:
             time=options.time,
             telling=telling(read, profiles, options.target, options.time),
         )
-    except DataError as problem:
+    except DataError as unusable:
         if len(tables) < 2:
             raise
         others = ", ".join(other for other in tables if other != user)
         remedy = f"Or read another hospital's table: --user with one of {others}."
-        raise DataError(str(problem), where=table, remedy=remedy) from None
+        raise DataError(str(unusable), where=table, remedy=remedy) from None
     remarks[:0] = joined_remarks
     sources = {
         name: TableFile(path=tables[name], **written) for name in hospitals if name in tables

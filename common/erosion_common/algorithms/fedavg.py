@@ -31,7 +31,7 @@ class Averaging(AggregatingArm):
     weighting: Literal["samples", "uniform"] = Field(
         default="samples",
         description='What a hospital counts in the average: `"samples"`, by its number of '
-        'training patients, or `"uniform"`, all alike.',
+        'training patients, a peer by at most that of all others together; `"uniform"`: all alike.',
     )
 
     def rule(self, context: BuildContext) -> Algorithm[Any]:

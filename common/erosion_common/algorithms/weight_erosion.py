@@ -376,7 +376,8 @@ class WeightErosion(AggregatingArm):
     weighting: Literal["equal", "samples"] = Field(
         default="equal",
         description='"samples" multiplies alpha_i by beta_i = n_i / n_0 in the average, so that '
-        'large hospitals are not under-represented; "equal": beta_i = 1.',
+        "large hospitals are not under-represented; n_i is at most that of all others together. "
+        '"equal": beta_i = 1.',
     )
     distance: DistanceKind = Field(
         default="euclidean",
