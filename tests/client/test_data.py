@@ -289,6 +289,21 @@ def test_a_number_of_thousands_of_digits_is_a_value_like_another(tmp_path: Path)
     assert "column age" in problem_of(site, make_study())
 
 
+def test_a_patients_key_written_in_two_ways_is_one_key(tmp_path: Path) -> None:
+    rows = "id,age,sex,ill\n1.0,40,f,0\n1,50,m,1\n01,60,f,2\ne\u0301,61,f,2\n\xe9,62,f,0\n"
+    found = load(tmp_path, rows, patient="id")
+    assert found.groups.tolist() == [0, 0, 1, 2, 2]
+    assert found.labels.tolist() == ["1.0", "1.0", "01", "e\u0301", "e\u0301"]
+
+
+@pytest.mark.parametrize("keys", [["1.10101E+17", "2.5E+11"], [1.1e17, 4.0]])
+def test_a_patients_key_that_was_rounded_is_refused(tmp_path: Path, keys: list[Any]) -> None:
+    columns = {"id": keys, "age": [40, 50], "sex": ["f", "m"], "ill": [0, 1]}
+    pyarrow.parquet.write_table(pa.table(columns), tmp_path / "a.parquet")
+    site = make_site(tmp_path, file="a.parquet", data={"patient": "id"})
+    assert says(problem_of(site, make_study()), "patient key 'id' is rounded", "as text")
+
+
 def test_one_column_cannot_be_the_target_and_a_feature(tmp_path: Path) -> None:
     site = make_site(tmp_path, "age,sex,ill\n1,f,0\n", data={"columns": {"age": "ill"}})
     assert says(problem_of(site, make_study()), "age and", "column 'ill'", "[data.columns]")
@@ -396,6 +411,7 @@ ENCODED = [
     ("cp932", "患者番号,死亡", "the text is in cp932"),
     ("gb18030", "年龄,性别", OTHERS),
     ("utf-16", "Größe", "the text is in UTF-16 (detected; encoding sets it)"),
+    ("utf-32", "Größe", "the text is in UTF-32 (detected; encoding sets it)"),
     ("utf-16-le", "Größe", "UTF-16 without its mark"),
     ("utf-16-be", "年龄", "UTF-16 without its mark"),
 ]

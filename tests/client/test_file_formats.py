@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet
 import pyreadstat
 import pytest
 from hypothesis import given
@@ -28,6 +29,7 @@ from erosion_common.errors import DataError
 from erosion_common.program.command_line import main
 from erosion_common.study.study import load_study
 from tests.support.said import raises
+from tests.support.small_study import make_site, make_study
 from tests.support.spreadsheets import kept, write_ods, write_workbook
 
 ROWS = [(f"p{i}", 30.5 + i % 40, date(1950 + i % 50, 1 + i % 12, 2), i % 2) for i in range(60)]
@@ -171,6 +173,27 @@ def test_json_lines_and_fhir_are_read_where_flat(tmp_path: Path) -> None:
     path.write_text('{"a": 1}\n[2]\n')
     with raises(DataError, "line 2", "JSON"):
         source.read(["a"])
+    for twice in ('{"a.b": 1, "a.b": 2}', '{"a.b": 1, "a": {"b": 2}}'):
+        path.write_text('{"a": 1}\n' + twice)
+        with raises(DataError, "line 2 has 'a.b' more than once"):
+            source.read(["a"])
+    path.write_text("{}\n{}\n")
+    with raises(DataError, "column age is missing"):
+        load_patients(make_site(tmp_path, file=path.name), make_study())
+
+
+def test_a_parquet_file_that_was_damaged_is_refused(tmp_path: Path) -> None:
+    path, table = tmp_path / "a.parquet", pa.table({"age": [40.25, 50.25], "zzzzz": [0, 1]})
+    pyarrow.parquet.write_table(table, path, store_schema=False, compression=None)
+    path.write_bytes(path.read_bytes().replace(b"zzzzz", b"zz\xffzz"))
+    with raises(DataError, str(path), "cannot be read"):
+        TableFile(path=path).read(["age"])
+    options = {"use_dictionary": False, "write_statistics": False, "write_page_checksum": True}
+    pyarrow.parquet.write_table(table, path, compression=None, **options)
+    value = np.array([50.25]).tobytes()
+    path.write_bytes(path.read_bytes().replace(value, np.array([51.25]).tobytes(), 1))
+    with raises(DataError, str(path), "cannot be read"):
+        TableFile(path=path).read(["age"])
 
 
 @pytest.mark.parametrize("name", [name for name in FORMATS if name != "a.csv"])

@@ -34,7 +34,7 @@ from erosion_client.dataset.study_columns import (
     study_columns,
 )
 from erosion_client.dataset.task_checks import checked_targets
-from erosion_client.dataset.text_table import TextColumn, TextTable
+from erosion_client.dataset.text_table import MOST_EXACT, NumberColumn, TextColumn, TextTable
 from erosion_client.scaffold.vocabulary import change_of_header, header_unit, mixed_units, unit_text
 from erosion_common.errors import DataError
 from erosion_common.support.text import significant, some
@@ -51,6 +51,7 @@ MOST_UNFIT = 0.05  # of the values of such a column
 FEWEST_FOR_TYPICAL = 20  # values needed to compare their median with the study's `typical`
 FEWEST_BARE = 5  # rows without nearly any feature that are worth a note
 UNTYPICAL = 2.0  # widths of `typical` to the median; 3.4 deviations of a normal distribution
+ROUNDED = re.compile(r"\d(\.\d+)?[eE]\+\d{2,3}")  # a long number as spreadsheets write it
 STANDS_FOR = {"mode": " (the commonest)", "indicator": " (as missing)"}  # after their number
 
 
@@ -188,7 +189,7 @@ class _TableCheck:
         for name in self.study:
             for local in missing_columns(self.table, [name], self.source):
                 self.problems.append(self._missing_column(name, local))
-        mark = next((mark for mark in ";\t|," if mark in header[0]), None)
+        mark = next((mark for mark in ";\t|," if mark in "".join(header[:1])), None)
         if len(self.problems) > found and len(header) == 1 and mark:
             shown = "\\t" if mark == "\t" else mark
             remedy = f'write separator = "{shown}" under [data]'
@@ -274,6 +275,12 @@ class _TableCheck:
             self.problems.append(
                 f"patient key {key!r} is empty on {where}{more}; fill it in, so that it is known"
                 " which rows are of one patient"
+            )
+        exact = MOST_EXACT if isinstance(column, NumberColumn) else 0
+        if rounded := [t for t in column.texts if ROUNDED.fullmatch(t) and float(t) >= exact]:
+            self.problems.append(
+                f"patient key {key!r} is rounded, such as {rounded[0]!r}, so that patients with the"
+                " same first digits cannot be told apart; export it as text"
             )
         return column.codes
 

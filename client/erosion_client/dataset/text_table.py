@@ -71,7 +71,17 @@ class TextColumn:
 
     def without(self, missing: Collection[str]) -> "TextColumn":
         """Return the column with "" for the texts that are `missing`, compared as codes."""
-        texts = ["" if canonical(text) in missing else text for text in self.texts]
+        return self._as(["" if canonical(text) in missing else text for text in self.texts])
+
+    def as_keys(self) -> "TextColumn":
+        """Return the column with texts that are the same code, such as 1 and 1.0, as one."""
+        if all(text.isascii() and "." not in text for text in self.texts):
+            return self
+        first: dict[str, str] = {}
+        return self._as([first.setdefault(canonical(text), text) for text in self.texts])
+
+    def _as(self, texts: Sequence[str]) -> "TextColumn":
+        """Return the column with other texts, some of which may be equal."""
         kept = list(dict.fromkeys(texts))
         position = {text: index for index, text in enumerate(kept)}
         merged = np.array([position[text] for text in texts], dtype=np.int64)
@@ -109,6 +119,10 @@ class NumberColumn(TextColumn):
         found = np.frombuffer(values.buffers()[1])[values.offset : values.offset + len(values)]
         is_number = np.isfinite(found) & ~self.is_missing
         return found if is_number.all() else np.where(is_number, found, np.nan)
+
+    def as_keys(self) -> TextColumn:
+        """Return itself: its texts are different numbers."""
+        return self
 
     @property
     def is_missing(self) -> NDArray[np.bool_]:

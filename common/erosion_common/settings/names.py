@@ -1,6 +1,7 @@
 """Names and other short texts of studies and messages, each with its longest length."""
 
 import re
+import unicodedata
 from decimal import Decimal
 from math import isfinite
 from typing import Annotated, Literal, TypeVar
@@ -66,9 +67,9 @@ def canonical(value: object) -> str:
     """Return how a category or class value is compared: `1`, `1.0` and ` 1 ` are the same.
 
     As text, so that long codes (SNOMED CT) stay apart. Plain decimals alone are numbers: 1E1, 01,
-    1_0, +1 and Infinity are different codes.
+    1_0, +1 and Infinity are different codes. An accent may be a character of its own or not.
     """
-    text = str(value).strip()
+    text = unicodedata.normalize("NFC", str(value).strip())
     if isinstance(value, float) and isfinite(value):
         text = format(Decimal(text), "f")  # 1e+16
     found = _PLAIN.fullmatch(text)

@@ -198,13 +198,13 @@ class TableSource(DataSource):
     def read(self, wanted: Collection[str]) -> TextTable:
         """Read the wanted columns, by local names; with `rows` one row per patient. DataError."""
         if self.rows is None:
-            return _without(self.read_rows(wanted), self.missing)
+            return self._named(self.read_rows(wanted))
         assert self.patient is not None
         needed = [self.patient, *filter(None, [self.rows.event_column])]
         named = dict.fromkeys([*self.values, *(n for r in self.recode for n in r.columns)])
         meant = {local: self.value_map(name) for name in named for local in self.needed(name)}
         table = joined(
-            _without(self.read_rows([*wanted, *needed]), self.missing),
+            self._named(self.read_rows([*wanted, *needed])),
             self.rows,
             self.patient,
             decimal=self.decimal,
@@ -213,17 +213,18 @@ class TableSource(DataSource):
         )
         return replace(table, columns={n: c for n, c in table.columns.items() if n in set(wanted)})
 
+    def _named(self, table: TextTable) -> TextTable:
+        """Return the table with "" for values that mean "not known", and one text of each key."""
+        columns = dict(table.columns)
+        if self.missing:
+            columns = {name: column.without(self.missing) for name, column in columns.items()}
+        if self.patient in columns:
+            columns[self.patient] = columns[self.patient].as_keys()
+        return replace(table, columns=columns)
+
     @abstractmethod
     def read_rows(self, wanted: Collection[str]) -> TextTable:
         """Read the wanted columns unchanged. Raises DataError where there is no table."""
-
-
-def _without(table: TextTable, missing: Collection[str]) -> TextTable:
-    """Return the table with "" in place of values that mean "not known"."""
-    if not missing:
-        return table
-    columns = {name: column.without(missing) for name, column in table.columns.items()}
-    return replace(table, columns=columns)
 
 
 @dataclass(frozen=True, slots=True)

@@ -353,7 +353,7 @@ class DuckdbFiles(OnDisk, TableSource):
                 where=self.describe(),
                 remedy="Make it faster, or raise query_seconds under [data].",
             ) from None
-        except (duckdb.Error, pa.ArrowException, OSError) as problem:
+        except (duckdb.Error, pa.ArrowException, OSError, UnicodeDecodeError) as problem:
             raise DataError(
                 f"{self.describe()} cannot be read: {str(problem).splitlines()[0]}",
                 remedy="Check data.path and data.query.",

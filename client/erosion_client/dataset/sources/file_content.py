@@ -132,6 +132,8 @@ def found_encoding(content: FileContent) -> tuple[str, list[str]]:
     """Return the encoding as Python calls it, and a note of any other than UTF-8."""
     with content.open() as file:
         begin = file.read(4)
+    if begin in (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE):  # the first begins as UTF-16's
+        return declared_encoding(content, "utf-32"), [_said("UTF-32")]
     if begin.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return declared_encoding(content, "utf-16"), [_said("UTF-16")]
     if _decodes(content, "utf-8"):

@@ -3,6 +3,7 @@
 import json
 import re
 import zipfile
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime, time
 from io import TextIOWrapper
@@ -223,7 +224,15 @@ def read_json_lines(
         for number, line in enumerate(file, start=1):
             if not line.strip():
                 continue
-            rows.append(dict(_flat(_object(line, number, origin))))
+            cells = [*_flat(_object(line, number, origin))]
+            rows.append(dict(cells))
+            if len(rows[-1]) < len(cells):
+                (name, _), *_ = Counter(name for name, _ in cells).most_common(1)
+                raise DataError(
+                    f"line {number} has {name!r} more than once",
+                    where=origin,
+                    remedy="Leave one value of each column on a line.",
+                )
             lines.append(number)
             names.update(dict.fromkeys(rows[-1]))
             _check_cells(origin, len(rows), len(names))
@@ -240,16 +249,17 @@ def read_json_lines(
     return _table(content, origin, columns, wanted, notes, lines)
 
 
-def _object(line: str, number: int, origin: str) -> dict[str, Any]:
+def _object(line: str, number: int, origin: str) -> tuple[tuple[str, Any], ...]:
+    """Return a line's object, and each in it, as pairs: a dictionary would hide a second one."""
     try:
-        found = json.loads(line)
+        found = json.loads(line, object_pairs_hook=tuple)
     except (ValueError, RecursionError):
         if not line.endswith("\n") and line.lstrip().startswith("{"):
             raise DataError(
                 f"{origin} ends in the middle of line {number}, so it {CUT_OFF}"
             ) from None
         found = None
-    if not isinstance(found, dict):
+    if not isinstance(found, tuple):
         raise DataError(
             f"line {number} is no JSON object",
             where=origin,
@@ -259,9 +269,8 @@ def _object(line: str, number: int, origin: str) -> dict[str, Any]:
 
 
 def _flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    if isinstance(value, dict | list):
-        inner = value.items() if isinstance(value, dict) else enumerate(value)
-        for key, one in inner:
+    if isinstance(value, tuple | list):
+        for key, one in value if isinstance(value, tuple) else enumerate(value):
             yield from _flat(one, f"{path}.{key}" if path else str(key))
     else:
         yield path, value
@@ -400,7 +409,7 @@ def _read_table(source: TableFile, wanted: Collection[str]) -> TextTable:
             )
     try:
         table = _read(source, content, set(wanted))
-    except (pa.ArrowException, OSError) as problem:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as problem:
         raise DataError(
             f"Data file {path} cannot be read: {str(problem).splitlines()[0]}",
             remedy="Export it again, its columns as numbers, text or dates.",
@@ -446,7 +455,8 @@ def _read_parquet(
     content: FileContent, origin: str, footer_lines: int, wanted: Collection[str]
 ) -> TextTable:
     # Opened here, because pyarrow accepts only UTF-8 names.
-    with content.open() as opened, pyarrow.parquet.ParquetFile(opened) as file:
+    with content.open() as opened:
+        file = pyarrow.parquet.ParquetFile(opened, page_checksum_verification=True)
         distinct(content, file.schema_arrow.names)
         found = file.read(use_threads=False)  # with threads it costs more of the processor
     header, columns = text_columns(found, wanted)
