@@ -201,6 +201,29 @@ def test_a_time_until_an_event_is_predicted_by_survival(tmp_path: Path) -> None:
     assert main([*wrong, "--target", "age", "--time", "days (days)"]) == 4
 
 
+@pytest.mark.parametrize("name", ["diag_1", "ICD-10", "zip code", "Hauptdiagnose", "reason"])
+def test_codes_of_diagnoses_and_addresses_are_no_numbers(
+    tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    codes = [250 + i % 70 for i in range(200)]
+    letters = {7: "V57", 19: "E885.9"} if name == "reason" else {}
+    rows = "".join(
+        f"{30 + i % 50}.5,{letters.get(i, code)},{1 + i % 9},{'no' if i % 3 else 'yes'}\n"
+        for i, code in enumerate(codes)
+    )
+    study = drafted(tmp_path, f"age,{name},ward_unit_id,outcome\n{rows}", "outcome")
+    features = {each["name"]: each for each in study.task.model_dump(mode="json")["features"]}
+    assert features.keys() == {"age", "ward_unit_id"}
+    assert features["ward_unit_id"]["categories"] == [*"123456789"]
+    assert says(capsys.readouterr().out, name, "codes, too many")
+
+
+@pytest.mark.parametrize("name", ["age_at_diagnosis", "diagonal", "n_dx", "measure"])
+def test_numbers_that_only_sound_like_codes_are_features(tmp_path: Path, name: str) -> None:
+    rows = "".join(f"{20 + i % 60},{'no' if i % 3 else 'yes'}\n" for i in range(200))
+    drafted(tmp_path, f"{name},outcome\n{rows}V57,no\n", "outcome")
+
+
 def test_a_table_without_the_outcome_of_another_one_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -600,9 +623,9 @@ def test_no_hospital_feature(tmp_path: Path, name: str, capsys: pytest.CaptureFi
 
 def test_a_point_in_codes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = "".join(f"{250 + i % 9}.{i % 7};{60 + i % 37},5;{i % 2}\n" for i in range(60))
-    study = drafted(tmp_path, "ICD9;Gewicht;ill\n" + rows, "ill")
-    assert [feature.name for feature in features_of(study)] == ["ICD9", "Gewicht"]
-    assert says(capsys.readouterr().out, "ICD9", "Gewicht")
+    study = drafted(tmp_path, "dose;Gewicht;ill\n" + rows, "ill")
+    assert [feature.name for feature in features_of(study)] == ["dose", "Gewicht"]
+    assert says(capsys.readouterr().out, "dose", "Gewicht")
     amounts = "".join(f'"{1 + i % 9},{i + 100}",{60 + i % 37}.5,{i % 2}\n' for i in range(60))
     found = profiles_of(tmp_path, "cells,weight,ill\n" + amounts)
     assert [profile.thousands for profile in found] == [",", "", ""]

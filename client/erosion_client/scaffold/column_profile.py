@@ -28,6 +28,7 @@ from erosion_client.dataset.sources.table_file import TableFile
 from erosion_client.dataset.text_table import TextColumn, TextTable
 from erosion_client.scaffold.vocabulary import (
     MixedUnits,
+    is_code,
     is_date,
     is_id,
     is_key,
@@ -52,6 +53,8 @@ MEASURED = re.compile(
 MOSTLY_GROUPED = 0.7  # of a column's texts
 NUMBER = re.compile(r"[+-]?\d+([.,]\d+)?")  # with either decimal mark
 CODE = re.compile(r"0\d+|\d+[eE]\d+|\d+_\d+")  # that floating point would also read
+DIAGNOSIS = re.compile(r"[A-Z]\d{2,3}[A-Z]?(\.?\d{1,2})?")  # V57, E885.9 among numbers: ICD-9
+FEWEST_DIAGNOSES = 2  # different ones
 DATES = (
     *(
         "%Y-%m-%d",
@@ -145,6 +148,8 @@ def profile_of(name: str, column: TextColumn, decimal: str = ".") -> Profile:
         and sum(said[t] for t in odd if t not in limits) <= MOST_MEASURED * sum(said.values())
         and len(said) > len(odd)
     )
+    if strange and all(map(DIAGNOSIS.fullmatch, strange)) and len(strange) >= FEWEST_DIAGNOSES:
+        numeric = False
     coded = sum(count for text, count in said.items() if CODE.fullmatch(text))
     is_measured = any(mark in text for text in said for mark in ".,") or column.typed
     if coded > MOST_NOT_NUMBERS * sum(said.values()) and not is_measured:
@@ -231,9 +236,10 @@ def _kind(
         # For patients with several rows; a code such as "discharge_disposition_id" covers hundreds.
         return "identifier" if num_present <= MOST_ROWS * len(counts) else "text"
     if numbers is not None:
-        return (
-            "category" if len(numbers) == 2 or (whole and len(numbers) <= FEW_CODES) else "number"
-        )
+        if is_code(name) and len(numbers) > MOST_CATEGORIES:
+            return "text"
+        most = MOST_CATEGORIES if is_key(name) or is_code(name) else FEW_CODES
+        return "category" if len(numbers) == 2 or (whole and len(numbers) <= most) else "number"
     is_hash = all(map(HEX.fullmatch, counts))
     if len(counts) > MOST_CATEGORIES:
         return "identifier" if is_id(name) or is_hash else "text"

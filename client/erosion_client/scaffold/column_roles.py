@@ -14,6 +14,7 @@ from erosion_client.dataset.sources.data_source import DataSource, TableSource
 from erosion_client.dataset.study_columns import columns_of
 from erosion_client.dataset.text_table import TextTable
 from erosion_client.scaffold.column_profile import (
+    DIAGNOSIS,
     MEASURED,
     MOST_CATEGORIES,
     MOST_ROWS,
@@ -26,6 +27,7 @@ from erosion_client.scaffold.column_profile import (
 from erosion_client.scaffold.value_words import in_order, one_spelling
 from erosion_client.scaffold.vocabulary import (
     header_unit,
+    is_code,
     is_id,
     is_key,
     is_measurement,
@@ -177,7 +179,8 @@ def why_not(profile: Profile) -> str:
         return "it seems to hold dates as numbers of days or seconds (write them as dates)"
     if profile.kind == "text" and is_person(profile.name):
         return NAMES
-    if profile.kind == "text" and profile.values:
+    are_diagnoses = bool(words) and all(map(DIAGNOSIS.fullmatch, words))
+    if profile.kind == "text" and (profile.values or is_code(profile.name) or are_diagnoses):
         return CODES_OF_MANY
     all_rows = sum(profile.counts.values())
     measured = sum(num for text, num in profile.counts.items() if MEASURED.match(text))

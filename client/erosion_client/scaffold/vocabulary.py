@@ -256,6 +256,7 @@ def _between(quantity: Quantity, given: str, wanted: str) -> Iterator[UnitChange
 _COUNTING = _KEYS["counting"]
 _WITH_PLACE, _WITH_NAME = _PLACE_WORDS["with_place"], _PLACE_WORDS["with_name"]
 _PATIENTS, _NUMBERING = ("|".join(_KEYS[key]) for key in ("patients", "numbering"))
+_CODES, _WITH_CODE = ("|".join(_WORDS["codes"][key]) for key in ("called", "with"))
 _PLACES, _NAMING = ("|".join(_PLACE_WORDS[key]) for key in ("called", "naming"))
 _PATIENT_KEY = re.compile(
     rf"({_PATIENTS})({_NUMBERING})|(n|no|nr|nbr|num|numero|id)(de|du|del|di)?"
@@ -277,6 +278,7 @@ _PERSON = re.compile(
     r"|cirujano)(name)?"
 )
 _PLACE = re.compile(rf"({_PLACES})(s?({_NAMING}))?")  # "wards" are counted
+_CODE = re.compile(rf"({_WITH_CODE})*({_CODES})({_WITH_CODE})*\d*")
 _MEASURED = tuple(word for quantity in QUANTITIES for word in quantity.words)
 
 
@@ -321,6 +323,11 @@ def is_place(name: str) -> bool:
     """Return whether it names just a hospital, a ward or a centre: no "hospital_days"."""
     words = [word for word in words_of(name) if word not in _WITH_PLACE]
     return _PLACE.fullmatch("".join(words)) is not None
+
+
+def is_code(name: str) -> bool:
+    """Return whether it names codes of diagnoses, procedures, drugs or addresses: diag_1, ZIP."""
+    return _CODE.fullmatch("".join(words_of(name))) is not None
 
 
 def is_date(name: str) -> bool:
