@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -132,6 +133,18 @@ def test_a_journal_with_fewer_rounds_than_the_result_is_refused(folder: Path) ->
     for left in (lines[:-1], lines[1:], [], [far, *lines[1:]]):
         with refused(CheckpointError, "2 rounds"):
             read_changed(folder, "rounds.jsonl", b"".join(left))
+
+
+def test_a_run_is_not_reported_by_another_study_than_it_was_begun_with(folder: Path) -> None:
+    path = folder / "study.toml"
+    before = path.read_text()
+    path.write_text(re.sub("(?m)^rounds = .*", "rounds = 77", before))
+    try:
+        with refused(CheckpointError, "study.toml", "beginning.json"):
+            read_run(RunFolder(folder))
+    finally:
+        path.write_text(before)
+    assert read_run(RunFolder(folder)).study == RUN.study
 
 
 @pytest.mark.parametrize("name", ["model.json", "result.json", "beginning.json", "rounds.jsonl"])

@@ -8,6 +8,7 @@ from erosion_common.errors import CheckpointError
 from erosion_common.protocol.messages import Metrics
 from erosion_common.rounds.records import HospitalRecord, RoundRecord
 from erosion_common.study.study import Study, load_study
+from erosion_server.coordination.folder_store import read_run_decisions
 from erosion_server.output.pages import Cell
 from erosion_server.run.journal import has_rounds, read_records
 from erosion_server.run.result import Result, read_result, study_as_run, verdict
@@ -93,7 +94,13 @@ class RunData:
 
 def read_run(folder: RunFolder) -> RunData:
     """Return what is in `folder`. Raises StudyError, CheckpointError."""
-    study = load_study(folder.study)
+    study, begun = load_study(folder.study), read_run_decisions(folder)
+    if begun is not None and begun.study != study.digest:
+        raise CheckpointError(
+            f"{folder.study} is not the study that the run was begun with, as {folder.beginning}"
+            " has it",
+            remedy="Bring both back from one backup.",
+        )
     try:
         result = read_result(folder.result)
         records = read_records(folder.journal)
