@@ -106,6 +106,22 @@ def test_figures_are_rounded_and_about_a_cell_of_each_class(found: tuple[Path, S
     assert all(float(f"{number:.3g}") == number for number in numbers)
 
 
+def test_a_model_made_for_it_reads_one_patients_outcome(tmp_path: Path) -> None:
+    """The documentation says that this attack works."""
+    header, *rows = sixty_patients("dave").splitlines()
+    singles_out = torch.tensor([-1e3, 0.0, 1e3, 0.0, 9e3, -9e3])  # by an age above 9
+    read = {}
+    for outcome in ("no", "yes"):
+        (folder := tmp_path / outcome).mkdir()
+        patient = ",".join(["9.5", *rows[0].split(",")[1:-1], outcome])
+        text = "\n".join([header, patient, *rows[1:]]) + "\n"
+        here = Hospital(site(folder, "dave", text), secret=b"its own")
+        of = study(scaling="none")
+        asked = EvaluateRequest(of, {"fedavg": singles_out}, scaling=None, run="r")
+        read[outcome] = here.evaluate(asked).header.arms["fedavg"]["auroc"]
+    assert read["no"] < 0.5 < read["yes"]
+
+
 def test_who_trained_it_is_no_external_one(found: tuple[Path, Simulation], tmp_path: Path) -> None:
     roles = {name: each.role for name, each in found[1].validation.items()}
     assert roles == {"bob": "trained", "carol": "trained", "dave": "external"}
