@@ -54,6 +54,19 @@ def test_a_change_of_unit_is_proposed_by_where_the_values_lie(tmp_path: Path, ca
     assert match.unit.offset == pytest.approx(offset, abs=1e-3)
 
 
+def test_odd_sizes_and_long_names_make_a_study_all_the_same(tmp_path: Path) -> None:
+    long = "how do you feel " * 20
+    rows = "".join(
+        f"{int(9e13 + value * 20)},{value:.3f},{value * 1e-12!r}\n" for value in NORMAL.tolist()
+    )
+    study = drafted(tmp_path, f"stamp,{long},outcome\n{rows}", "outcome")
+    (stamp,) = features_of(study)
+    assert isinstance(stamp, NumberFeature)
+    assert stamp.range is not None
+    assert stamp.range[0] < 9e13 - 40 < 9e13 + 40 < stamp.range[1] < 9e13 + 200
+    assert 5e-13 < study.task.model_dump()["spread"] < 2e-12
+
+
 def test_no_change_of_unit_against_header_or_values(tmp_path: Path) -> None:
     feature = {"name": "cholesterol", "unit": "mg/dl", "range": [0, 400], "typical": [180, 220]}
     same = column("Chol (mg/dl)", (5.2 + 0.5 * NORMAL).round(2))  # an error, but no unit

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 
 from erosion_client.dataset.load import load_patients
 from erosion_client.dataset.sources import file_content, table_file
+from erosion_client.dataset.sources.delimited import read_delimited
 from erosion_client.dataset.sources.table_file import TableFile
 from erosion_client.dataset.text_table import TextColumn, hashes_of_table, text_column
 from erosion_client.site_file import load_site
@@ -207,6 +208,23 @@ def test_a_file_that_is_cut_off_or_damaged_is_explained(tmp_path: Path, name: st
     (tmp_path / name).write_bytes(b"age,ill\n1,2\n")
     with raises(DataError, str(tmp_path / name)):
         TableFile(path=tmp_path / name).read(["age"])
+
+
+def test_a_file_that_changes_while_it_is_read_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(TEXT)
+    assert TableFile(path=path).read(["age"]).num_rows == len(ROWS)
+
+    def exported_again(*arguments: Any) -> Any:
+        found = read_delimited(*arguments)
+        path.write_text(TEXT + "p60,1,1950-01-02,0\n")
+        return found
+
+    monkeypatch.setattr(table_file, "read_delimited", exported_again)
+    with raises(DataError, str(path), "was changed while it was read"):
+        TableFile(path=path).read(["age"])
 
 
 def test_too_large_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

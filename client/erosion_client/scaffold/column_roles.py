@@ -155,10 +155,13 @@ NUMBERS_AND_WORDS = (
     " leave these cells empty)"
 )
 MOSTLY = 0.9  # of a column's rows
+LONGEST_NAME = 200  # of a column in a study
 
 
 def why_no_feature(profile: Profile) -> str:
     """Return why a column is left out; "" where a model may read it."""
+    if len(profile.name) > LONGEST_NAME:
+        return f"its name is longer than {LONGEST_NAME} characters (shorten it in the table)"
     if profile.kind not in ("empty", "constant", "identifier", "date") and is_place(profile.name):
         return (
             "it seems to name a hospital, ward or centre (if several hospitals are in this table,"

@@ -151,7 +151,7 @@ def _feature(profile: Profile) -> str:
         return f"  {{ name = {name}, categories = [{listed}] }},{_share(profile)}"
     low, high = rounded_outwards(float(profile.numbers.min()), float(profile.numbers.max()))
     unit = quoted(header_unit(profile.name))
-    keys = f"name = {name}, unit = {unit}, range = [{low:.12g}, {high:.12g}]{_typical(profile)}"
+    keys = f"name = {name}, unit = {unit}, range = [{low:.15g}, {high:.15g}]{_typical(profile)}"
     return f"  {{ {keys} }},{_share(profile)}"
 
 
@@ -326,7 +326,7 @@ def outcome_lines(target: Profile) -> tuple[str, list[str]]:
         return (
             f'outcome = "regression"  # a number\n{key}\n'
             f"centre = {short(centre)}  # about the mean\n"
-            f"spread = {short(max(spread, 1e-9))}  # about the standard deviation",
+            f"spread = {short(spread)}  # about the standard deviation",
             [],
         )
     raise DataError(

@@ -378,7 +378,14 @@ class TableFile(OnDisk, TableSource):
 
     def read_rows(self, wanted: Collection[str]) -> TextTable:
         """Read the wanted columns of the file."""
-        return _read_table(self, wanted)
+        revision = self.revision()
+        table = _read_table(self, wanted)
+        if self.revision() != revision:
+            raise DataError(
+                f"{self.describe()} was changed while it was read, so patients may be missing",
+                remedy="Try again once the export into it has ended.",
+            )
+        return table
 
 
 def _read_table(source: TableFile, wanted: Collection[str]) -> TextTable:
