@@ -139,4 +139,10 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_unconfigure() -> None:
+    """Look for garbage once at the end, and not as often as pytest and Python would."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_unconfigure() -> None:
     gc.unfreeze()

@@ -18,16 +18,7 @@ from tests.support import full_disk
 
 FORKED = multiprocessing.get_context("forkserver")
 _SERVER = forkserver.ForkServer()  # apart from that of `erosion testbed`
-_SERVER.set_forkserver_preload(
-    [
-        "torch",
-        "torch._dynamo",  # what the first optimiser imports
-        "erosion_server.coordination.run_study",
-        "pyarrow.compute",  # what the first table imports
-        "tests.support.programs",
-        "tests.support.killed_coordinator",
-    ]
-)
+_SERVER.set_forkserver_preload(["tests.support.preloaded"])
 
 
 def start(
