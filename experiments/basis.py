@@ -114,12 +114,17 @@ Values = Mapping[str, Any]  # what JSON can hold
 _MOST_NAMED = 3  # keys that a reason names
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Resolved:
     """A study or a rule with every default; a study also with the limits of its hospitals."""
 
     full: Values
     chosen: Values  # the part of it that differs from the defaults
+
+    @cached_property
+    def flat(self) -> Mapping[str, str]:
+        """Each key of all that it says, with its value."""
+        return dict(_flat(self.full))
 
     @classmethod
     def of(cls, settings: Settings) -> "Resolved":
@@ -197,7 +202,9 @@ def _differences(then: Resolved, now: Resolved) -> Iterator[str]:
     A key that one program has and the other lacks counts where it was given a value: left at its
     default it changes nothing, or else the change of the figures stands in `NUMERICS`.
     """
-    was, is_now = dict(_flat(then.full)), dict(_flat(now.full))
+    was, is_now = then.flat, now.flat
+    if was == is_now:
+        return
     given = dict(_flat(then.chosen)).keys() | dict(_flat(now.chosen)).keys()
     for key in sorted(was.keys() | is_now.keys()):
         if key in was and key in is_now:
