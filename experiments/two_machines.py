@@ -10,8 +10,10 @@ import shlex
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Protocol
 
 from erosion_server.run.run_folder import write_study
 from experiments.faults.network import COORDINATOR, COORDINATOR_ADDRESS, Network, why_no_networks
@@ -30,6 +32,26 @@ SERVER = ".venv/bin/erosion server STUDY.toml"
 CHECK = ".venv/bin/erosion check north/site.toml --study STUDY.toml"
 REVIEW = ".venv/bin/erosion review north/site.toml --study STUDY.toml"
 CLIENT = ".venv/bin/erosion client north/site.toml"
+ENVIRONMENT = {
+    **os.environ,
+    "OMP_NUM_THREADS": "1",
+    "PYTHONUNBUFFERED": "1",
+    "COLUMNS": "110",
+    "EROSION_CA_PASSPHRASE": "of these machines alone",
+}
+
+
+class Process(Protocol):
+    """What is needed of one; `Popen` is one."""
+
+    def poll(self) -> int | None:
+        """Return the exit code; None while it runs."""
+
+    def wait(self, timeout: float, /) -> int | None:
+        """Return the exit code once it ended."""
+
+    def kill(self) -> None:
+        """End it."""
 
 
 class Machine:
@@ -37,43 +59,35 @@ class Machine:
 
     def __init__(self, name: str, network: Network, folder: Path) -> None:
         """The folder is made."""
-        self.name, self.folder, self._network = name, folder / name, network
+        self.name, self.folder, self.network = name, folder / name, network
         self.folder.mkdir()
         (self.folder / ".venv").symlink_to(Path(sys.prefix))
-        self._started: list[subprocess.Popen[str]] = []
+        self._started: list[Process] = []
 
-    def run(self, command: str, hospital: str = "north", *more: str) -> str:
-        """Return what a command of the README says; raises AssertionError where it fails."""
-        print(f"{self.name}$ {_for(command, hospital)}", flush=True)
-        done = subprocess.run(
-            [*self._words(command, hospital), *more],
-            cwd=self.folder,
-            env=_environment(),
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_SECONDS,
-        )
-        print(done.stdout + done.stderr, flush=True)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
+    def run(self, command: str, hospital: str = "north", *more: str) -> None:
+        """Run a command of the README to its end; raises AssertionError where it fails."""
+        code = self.start(command, hospital, *more).wait(PATIENCE_SECONDS)
+        print(self.said(), flush=True)
+        assert code == 0, self.said()
 
-    def start(self, command: str, hospital: str = "north") -> "subprocess.Popen[str]":
+    def start(self, command: str, hospital: str = "north", *more: str) -> Process:
         """Return a command of the README that goes on; its output is in `log.txt`."""
-        print(f"{self.name}$ {_for(command, hospital)} &", flush=True)
-        with (self.folder / "log.txt").open("w") as log:
-            process = subprocess.Popen(
-                self._words(command, hospital),
-                cwd=self.folder,
-                env=_environment(),
-                stdout=log,
-                stderr=log,
-                text=True,
+        assert command in _deployment_section(), f"the README does not say: {command}"
+        print(f"{self.name}$ {_for(command, hospital)}", flush=True)
+        words = [*shlex.split(_for(command, hospital)), *more]
+        self._started.append(self.begin(words, self.folder / "log.txt"))
+        return self._started[-1]
+
+    def begin(self, words: Sequence[str], output: Path) -> Process:
+        """Start a program on this machine, in its folder."""
+        command = [*self.network.inside(self.name), *words]
+        with output.open("w") as log:
+            return subprocess.Popen(
+                command, cwd=self.folder, env=ENVIRONMENT, stdout=log, stderr=log
             )
-        self._started.append(process)
-        return process
 
     def said(self) -> str:
-        """Return the log of what was started."""
+        """Return the output of the last command."""
         return (self.folder / "log.txt").read_text()
 
     def close(self) -> None:
@@ -82,18 +96,14 @@ class Machine:
             process.kill()
             process.wait(PATIENCE_SECONDS)
 
-    def _words(self, command: str, hospital: str) -> list[str]:
-        assert command in _deployment_section(), f"the README does not say: {command}"
-        return [*self._network.inside(self.name), *shlex.split(_for(command, hospital))]
 
-
-def deploy(folder: Path) -> Path:
+def deploy(folder: Path, machine: type[Machine] = Machine) -> Path:
     """Return the run folder of a study that went through, from `enroll init` to the report."""
     with ExitStack() as stack:
         network = stack.enter_context(Network(*HOSPITALS, hosts={NAME: COORDINATOR_ADDRESS}))
-        machines = {name: Machine(name, network, folder) for name in (COORDINATOR, *HOSPITALS)}
-        for machine in machines.values():
-            stack.callback(machine.close)
+        machines = {name: machine(name, network, folder) for name in (COORDINATOR, *HOSPITALS)}
+        for each in machines.values():
+            stack.callback(each.close)
         coordinator = machines[COORDINATOR]
         study = small_study(
             user="north",
@@ -103,8 +113,8 @@ def deploy(folder: Path) -> Path:
             training={"steps": 20, "batch_size": 16, "learning_rate": 0.1},
             arms={"weight_erosion": {}, "fedavg": {}, "local": {}},
         )
-        for machine in machines.values():
-            write_study(machine.folder / "STUDY.toml", study)
+        for each in machines.values():
+            write_study(each.folder / "STUDY.toml", study)
 
         coordinator.run(INIT)
         for hospital in HOSPITALS:
@@ -126,7 +136,7 @@ def deploy(folder: Path) -> Path:
             machines[hospital].start(CLIENT, hospital)
         wait_until(lambda: server.poll() is not None, coordinator.said)
         print(coordinator.said(), flush=True)
-        assert server.returncode == 0, coordinator.said()
+        assert server.poll() == 0, coordinator.said()
         (run,) = (coordinator.folder / "runs").iterdir()
         assert (run / "report.html").exists()
         return run
@@ -149,16 +159,6 @@ def _deployment_section() -> str:
 
 def _for(command: str, hospital: str) -> str:
     return command.replace("north", hospital)
-
-
-def _environment() -> dict[str, str]:
-    return {
-        **os.environ,
-        "OMP_NUM_THREADS": "1",
-        "PYTHONUNBUFFERED": "1",
-        "COLUMNS": "110",
-        "EROSION_CA_PASSPHRASE": "of these machines alone",
-    }
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from experiments.faults.stage import Observation, Row, Stage, small_study
 from experiments.faults.stepped_clock import SteppedClock, why_no_steps
 from experiments.hostile_load.attackers import BY_A_SITE, BY_STRANGERS
 from experiments.two_machines import deploy
-from tests.support.forked import Forked
+from tests.support.forked import Forked, ForkedMachine
 
 NO_NETWORKS = why_no_networks()
 NO_DISK = why_no_small_disk()
@@ -114,7 +114,7 @@ def test_a_line_that_was_cut_costs_the_site_its_rounds_and_nobody_else_theirs(
 def test_the_readmes_deployment_works_word_for_word_on_machines_of_their_own(
     tmp_path: Path,
 ) -> None:
-    run = deploy(tmp_path)
+    run = deploy(tmp_path, ForkedMachine)
     assert (run / "result.json").exists()
 
 

@@ -7,31 +7,19 @@ from pathlib import Path
 from typing import Any
 
 from experiments.faults.program import Program
+from experiments.two_machines import ENVIRONMENT, Machine
 from tests.support import programs
 from tests.support.processes import start
 
 
-class _Process:
-    """What `Program` needs of a process."""
+class ForkedProcess:
+    """What `Program` and a `Machine` need of a process."""
 
     stdin = None
 
-    def __init__(
-        self,
-        log: Path,
-        arguments: Sequence[str],
-        version: tuple[str, int] | None,
-        network: str | None,
-        is_daemon: bool,
-        environment: Mapping[str, str],
-    ) -> None:
-        program: tuple[Any, ...] = (programs.erosion, str(log))
-        if version is not None:
-            program = (programs.erosion_of_version, str(log), *version)
-        elif network is not None:
-            program = (programs.erosion_in_network, network, str(log))
-        self._process = start(*program, *arguments, daemon=is_daemon, environment=environment)
-        self.pid = self._process.pid
+    def __init__(self, *program: Any, is_daemon: bool, environment: Mapping[str, str]) -> None:
+        self._process = start(*program, daemon=is_daemon, environment=environment)
+        self.pid, self.kill = self._process.pid, self._process.kill
 
     @property
     def returncode(self) -> int | None:
@@ -40,10 +28,11 @@ class _Process:
     def poll(self) -> int | None:
         return self._process.exitcode
 
-    def wait(self, timeout: float) -> None:
+    def wait(self, timeout: float) -> int:
         self._process.join(timeout)
         if self._process.exitcode is None:
             raise subprocess.TimeoutExpired("erosion", timeout)
+        return self._process.exitcode
 
 
 class Forked(Program):
@@ -65,5 +54,25 @@ class Forked(Program):
         self._said_before = log.stat().st_size if log.exists() else 0
         self.started = time.monotonic()
         log.touch()
-        network = within[-1] if within else None
-        self._process = _Process(log, arguments, version, network, is_daemon, environment or {})  # type: ignore[assignment]
+        program: tuple[Any, ...] = (programs.erosion, str(log))
+        if version is not None:
+            program = (programs.erosion_of_version, str(log), *version)
+        elif within:
+            program = (programs.erosion_in_network, within[-1], str(log))
+        self._process = ForkedProcess(  # type: ignore[assignment]
+            *program, *arguments, is_daemon=is_daemon, environment=environment or {}
+        )
+
+
+class ForkedMachine(Machine):
+    """A machine whose programs are forked, in its network, in its folder, with its hosts."""
+
+    def begin(self, words: Sequence[str], output: Path) -> ForkedProcess:
+        program, *arguments = words
+        assert program == ".venv/bin/erosion"
+        within = (self.network.inside(self.name)[-1], str(self.folder), str(output))
+        return ForkedProcess(
+            *(programs.erosion_on_machine, *within, *arguments),
+            is_daemon=True,
+            environment=ENVIRONMENT,
+        )

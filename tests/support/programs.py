@@ -49,6 +49,18 @@ def erosion_in_network(network: str, output: str, *arguments: str) -> None:
     erosion(output, *arguments)
 
 
+def erosion_on_machine(network: str, folder: str, output: str, *arguments: str) -> None:
+    """The same in a folder, and with the hosts that `ip netns exec` would show it."""
+    new_mounts, slave_all, bind = 0x20000, 1 << 19 | 1 << 14, 1 << 12
+    system, hosts = ctypes.CDLL(None), os.fsencode(f"/etc/netns/{network}/hosts")
+    assert system.unshare(new_mounts) == 0
+    assert system.mount(None, b"/", None, slave_all, None) == 0
+    assert system.mount(hosts, b"/etc/hosts", None, bind, None) == 0
+    os.chdir(folder)
+    Path(output).write_text("")
+    erosion_in_network(network, output, *arguments)
+
+
 def erosion_of_version(output: str, software: str, protocol: int, *arguments: str) -> None:
     """The same as if it were another version, which speaks `protocol` and the one before."""
     ours = Versions(WIRE, protocol, software, max(1, protocol - 1))
