@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, Context, Error, Message, RecordDict
+from flwr.app import ArrayRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 
@@ -25,7 +25,7 @@ from erosion_common.support.network import free_address
 from erosion_common.support.software import load_app
 from erosion_server.coordination.run_app import run_app, run_config_of
 from tests.support.enrolled import make_federation, unpack_kit
-from tests.support.flower_grid import InProcessGrid, Node
+from tests.support.flower_grid import InProcessGrid, node_of
 from tests.support.forked import Forked
 from tests.support.patience import PATIENCE
 from tests.support.processes import start
@@ -39,16 +39,6 @@ SITES = ("north", "south", "west")
 @pytest.fixture
 def own_app(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(APP))
-
-
-def node_of(app: ClientApp, site: int) -> Node:
-    def answer(request: Message) -> RecordDict | Error:
-        node_id = request.metadata.dst_node_id
-        context = Context(1, node_id, {"partition-id": site}, RecordDict(), {})
-        answered = app(request, context)
-        return answered.error if answered.has_error() else answered.content
-
-    return answer
 
 
 def over_our_line(folder: Path, app: str, client_app: str, rounds: int) -> list[dict[str, Any]]:

@@ -4,7 +4,17 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    ConfigRecord,
+    Context,
+    Error,
+    Message,
+    MetricRecord,
+    RecordDict,
+)
+from flwr.clientapp import ClientApp
 
 from erosion_common.protocol.flower import identify
 from erosion_server.link.channel import MessageGrid
@@ -48,6 +58,18 @@ class InProcessGrid(MessageGrid):
             if answer is not None:
                 replies.append(Message(answer, reply_to=request))
         return replies
+
+
+def node_of(app: ClientApp, site: int) -> Node:
+    """A site that an app says is number `site`."""
+
+    def answer(request: Message) -> RecordDict | Error:
+        node_id = request.metadata.dst_node_id
+        context = Context(1, node_id, {"partition-id": site}, RecordDict(), {})
+        answered = app(request, context)
+        return answered.error if answered.has_error() else answered.content
+
+    return answer
 
 
 def moved_by(*step: float, name: object, samples: float = 10, **more: Any) -> Node:
