@@ -142,7 +142,3 @@ def pytest_unconfigure() -> None:
     """Look for garbage once at the end, and not as often as pytest and Python would."""
     gc.collect()
     gc.freeze()
-
-
-def pytest_unconfigure() -> None:
-    gc.unfreeze()
