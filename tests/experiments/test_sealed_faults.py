@@ -40,6 +40,7 @@ from tests.support.sealed_study import (
     Trouble,
     assert_same,
     hospitals,
+    plain,
     run,
     run_in,
     sealed_study,
@@ -77,7 +78,7 @@ class WrongShares(SealedSite):
 
 def test_who_releases_wrong_shares_spoils_nothing(tmp_path: Path) -> None:
     sealed = run_with(tmp_path / "sealed", WrongShares)
-    assert_same(sealed, run(tmp_path / "plain", sealed=False))
+    assert_same(sealed, plain())
     assert [record.outcome for record in sealed.records[ARM]] == ["done"] * 4
     assert (
         "carol released wrong shares of bob, carol, dave, erin, frank"
@@ -219,7 +220,7 @@ def test_garbage_in_any_leg_of_any_round_costs_its_sender_its_part(
 ) -> None:
     sealed = run_with(tmp_path / "sealed", carol)
     absent = [Trouble(number, TRAIN, lost=["carol"]) for number in range(1, 5)]
-    assert_same(sealed, run(tmp_path / "plain", *absent, sealed=False))
+    assert_same(sealed, plain(*absent))
     for record in sealed.records[ARM]:
         assert record.outcome == "done"
         assert reason in record.hospitals["carol"].reason
@@ -267,7 +268,7 @@ def test_garbage_after_an_update_was_summed_is_told_of_and_the_update_counts(
     (tmp_path / "sealed").mkdir()
     study = sealed_study()
     sealed, _ = run_in(tmp_path / "sealed", Mumbling(study, hospitals(tmp_path / "sealed")))
-    assert_same(sealed, run(tmp_path / "plain", sealed=False))
+    assert_same(sealed, plain())
     for record in sealed.records[ARM]:
         assert record.hospitals["carol"].outcome == "accepted"
         assert "the last answer of carol was rejected: wrong values: seeds" in record.note
@@ -392,14 +393,14 @@ def test_where_nobody_is_enrolled_the_others_say_whose_keys_are_wrong(
 def test_a_hospital_that_comes_late_is_in_the_next_rosters(tmp_path: Path) -> None:
     away = [Trouble(number, TRAIN, lost=["erin"]) for number in (1, 2)]
     sealed = run(tmp_path / "sealed", *away)
-    assert_same(sealed, run(tmp_path / "plain", *away, sealed=False))
+    assert_same(sealed, plain(*away))
     assert sealed.records[ARM][2].hospitals["erin"].outcome == "accepted"
 
 
 def test_without_the_users_own_update_the_round_is_skipped(tmp_path: Path) -> None:
     away = Trouble(2, TRAIN, lost=["alice"])
     sealed = run(tmp_path / "sealed", away)
-    assert_same(sealed, run(tmp_path / "plain", away, sealed=False))
+    assert_same(sealed, plain(away))
     assert sealed.records[ARM][1].outcome == "skipped"
 
 

@@ -39,6 +39,7 @@ from tests.support.sealed_study import (
     Trouble,
     assert_same,
     hospitals,
+    plain,
     run,
     run_in,
     sealed_study,
@@ -58,13 +59,13 @@ def test_a_sealed_run_is_the_plain_one(tmp_path: Path, arm: str) -> None:
     options = {"distance_penalty": "auto", "erosion_share": 10} if arm == "weight_erosion" else {}
     arms = {arm: options, "local": {}}
     sealed = run(tmp_path / "sealed", arms=arms)
-    plain = run(tmp_path / "plain", sealed=False, arms=arms)
-    assert_same(sealed, plain, arm)
+    unsealed = plain(arms=arms)
+    assert_same(sealed, unsealed, arm)
     steps = [step.step for step in sealed.records[arm][0].steps]
     assert steps == [TRAIN, DISTANCE, MASKED, UNMASK]
     distances = [
         {name: entry.distance for name, entry in record.hospitals.items()}
-        for outcome in (sealed, plain)
+        for outcome in (sealed, unsealed)
         for record in outcome.records[arm][:1]
     ]
     assert distances[0] == pytest.approx(distances[1], abs=1e-5)
@@ -83,10 +84,9 @@ def test_cosines_and_layer_weights_are_the_plain_ones(
 ) -> None:
     arms = {ARM: {"distance_penalty": 0.02, **options}, "local": {}}
     sealed = run(tmp_path / "sealed", arms=arms)
-    plain = run(tmp_path / "plain", sealed=False, arms=arms)
-    assert_same(sealed, plain)
-    plainest = run(tmp_path / "plainest", sealed=False)
-    assert plain.finals[ARM].weights != pytest.approx(plainest.finals[ARM].weights, abs=1e-6)
+    unsealed = plain(arms=arms)
+    assert_same(sealed, unsealed)
+    assert unsealed.finals[ARM].weights != pytest.approx(plain().finals[ARM].weights, abs=1e-6)
 
 
 class BoastfulSite(SealedSite):
@@ -109,8 +109,7 @@ def test_a_length_out_of_all_proportion_costs_a_hospital_its_place_and_nobody_el
     sites["carol"]._sealed.__dict__["_rounds"] = boastful
     sealed = run_in(tmp_path / "sealed", Line(sealed_study(arms=arms), sites))[0]
     absent = [Trouble(number, TRAIN, lost=["carol"]) for number in range(1, 5)]
-    plain = run(tmp_path / "plain", *absent, sealed=False, arms=arms)
-    assert_same(sealed, plain)
+    assert_same(sealed, plain(*absent, arms=arms))
     assert "the length that it gave" in sealed.records[ARM][0].hospitals["carol"].reason
 
 
@@ -121,14 +120,13 @@ def test_a_hospital_that_falls_away_is_absent_from_the_round(
 ) -> None:
     lost = Trouble(2, step, late=["carol"]) if is_late else Trouble(2, step, lost=["carol"])
     sealed = run(tmp_path / "sealed", lost)
-    plain = run(tmp_path / "plain", Trouble(2, TRAIN, lost=["carol"]), sealed=False)
-    assert_same(sealed, plain)
+    assert_same(sealed, plain(Trouble(2, TRAIN, lost=["carol"])))
     assert sealed.records[ARM][1].outcome == "done"
 
 
 def test_a_hospital_that_does_not_help_to_unmask_is_in_the_sum(tmp_path: Path) -> None:
     sealed = run(tmp_path / "sealed", Trouble(2, UNMASK, lost=["carol"]))
-    assert_same(sealed, run(tmp_path / "plain", sealed=False))
+    assert_same(sealed, plain())
     records = sealed.records[ARM]
     assert records[1].hospitals["carol"].outcome == "accepted"
     assert records[1].steps[-1].hospitals["carol"].outcome == "absent"
@@ -200,7 +198,7 @@ def test_where_everybody_loses_all_weight_at_once_the_sealed_run_is_the_plain_on
     arms = {ARM: {"distance_penalty": 100.0, "server_optimizer": optimizer}, "local": {}}
     sealed = run(tmp_path / "sealed", arms=arms, rounds=3)
     assert "from here on the user trains alone" in sealed.records[ARM][0].note
-    assert_same(sealed, run(tmp_path / "plain", sealed=False, arms=arms, rounds=3))
+    assert_same(sealed, plain(arms=arms, rounds=3))
 
 
 def test_ten_rounds_with_losses_in_every_leg_are_plain_rounds_with_the_same_absences(
@@ -220,8 +218,7 @@ def test_ten_rounds_with_losses_in_every_leg_are_plain_rounds_with_the_same_abse
         Trouble(6, TRAIN, lost=["erin"]),
     ]
     sealed = run(tmp_path / "sealed", *lost, rounds=10)
-    plain = run(tmp_path / "plain", *absent, rounds=10, sealed=False)
-    assert_same(sealed, plain)
+    assert_same(sealed, plain(*absent, rounds=10))
     assert [record.outcome for record in sealed.records[ARM]] == ["done"] * 10
 
 
@@ -243,10 +240,7 @@ def test_a_coordinator_killed_in_any_leg_goes_on_as_if_nothing_had_been(
     with pytest.raises(Killed):
         run_in(tmp_path, Line(study, sites, [Trouble(2, step, kill_after=answers)]), run)
     resumed, _ = run_in(tmp_path, Line(study, sites), run)
-    plain_folder = tmp_path / "plain"
-    plain_folder.mkdir()
-    plain = run_in(plain_folder, Line(sealed_study(sealed=False), hospitals(plain_folder)))[0]
-    assert_same(resumed, plain)
+    assert_same(resumed, plain())
 
 
 def test_a_sum_that_was_cut_off_is_of_the_same_hospitals_or_of_none(tmp_path: Path) -> None:
@@ -257,12 +251,7 @@ def test_a_sum_that_was_cut_off_is_of_the_same_hospitals_or_of_none(tmp_path: Pa
     with pytest.raises(Killed):
         run_in(tmp_path, Line(study, sites, lost), run)
     resumed, _ = run_in(tmp_path, Line(study, sites), run)
-    plain_folder = tmp_path / "plain"
-    plain_folder.mkdir()
-    absent = [Trouble(2, TRAIN, lost=["carol"])]
-    plain_study = sealed_study(sealed=False)
-    plain = run_in(plain_folder, Line(plain_study, hospitals(plain_folder), absent))[0]
-    assert_same(resumed, plain)
+    assert_same(resumed, plain(Trouble(2, TRAIN, lost=["carol"])))
 
 
 def test_a_sum_that_was_cut_off_is_skipped_where_a_hospital_is_missing(tmp_path: Path) -> None:
@@ -290,12 +279,8 @@ def test_a_site_that_restarts_is_absent_until_it_trains_again(tmp_path: Path, st
         return request
 
     sealed = run_in(tmp_path, Line(study, sites, tamper=restart))[0]
-    plain_folder = tmp_path / "plain"
-    plain_folder.mkdir()
     absent = [] if step == UNMASK else [Trouble(2, TRAIN, lost=["carol"])]
-    plain_study = sealed_study(sealed=False)
-    plain = run_in(plain_folder, Line(plain_study, hospitals(plain_folder), absent))[0]
-    assert_same(sealed, plain)
+    assert_same(sealed, plain(*absent))
 
 
 class LyingSite(SealedSite):

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -152,6 +153,18 @@ def run(folder: Path, *troubles: Trouble, sealed: bool = True, **changes: Any) -
     folder.mkdir(exist_ok=True)
     study = sealed_study(sealed=sealed, **changes)
     return run_in(folder, Line(study, hospitals(folder), troubles))[0]
+
+
+RUNS: dict[str, StudyOutcome] = {}
+
+
+def plain(*troubles: Trouble, **changes: Any) -> StudyOutcome:
+    """The study without seals; it is computed once, as tests only read it."""
+    key = repr((troubles, changes))
+    if key not in RUNS:
+        with TemporaryDirectory() as folder:
+            RUNS[key] = run(Path(folder), *troubles, sealed=False, **changes)
+    return RUNS[key]
 
 
 def assert_same(sealed: StudyOutcome, plain: StudyOutcome, arm: str = ARM) -> None:
