@@ -26,9 +26,10 @@ def average(out: Path, rounds: int) -> None:
         importlib.import_module(f"tumours.{name}_app").app for name in ("client", "server")
     )
     grid = InProcessGrid({number: node_of(client, number) for number in range(5)})
-    settings = {"strategy": "fedavg", "rounds": rounds, "out": str(out)}
     with torch.random.fork_rng():
-        server(grid, Context(1, 1, {}, RecordDict(), settings))
+        context = Context(1, 1, {}, RecordDict(), {"rounds": rounds, "out": str(out)})
+        context.run_config["strategy"] = "fedavg"
+        server(grid, context)
 
 
 def test_the_notebook_runs(
