@@ -155,21 +155,19 @@ def test_studies_as_large_as_a_message_are_answered_and_not_kept(rogue: Rogue) -
     """Of a fold nobody decides, and none of them was ever forgotten: gigabytes in a minute."""
     rogue.node()
     before = rogue.site.megabytes
-    task = small_study().task.model_dump(mode="json")
+    features = [str(column) for column in range(100_000)]
+    small = peers("large")
+    task = {**small.task.model_dump(mode="json"), "features": features}
+    large = peers("large", task=task)
     for number in range(8):
-        features = [f"{number}-{column}" for column in range(100_000)]
-        large = peers(f"large-{number}", task={**task, "features": features})
-        folded = large.model_copy(update={"fold": Fold(number=0, of=2)})
-        assert "has approved study" in rogue.why_not(written_short(folded, features), wire.DESCRIBE)
+        of_its_own = {"name": f"large-{number}", "fold": Fold(number=0, of=2)}
+        # As people write it: its columns take much more as the program does.
+        values = json.loads(small.model_copy(update=of_its_own).canonical_json())
+        values["task"]["features"] = features
+        digest = large.model_copy(update=of_its_own).digest
+        header = {"protocol": PROTOCOL, "digest": digest, "study": values, "run": "r1"}
+        assert "has approved study" in rogue.why_not(as_header(json.dumps(header)), wire.DESCRIBE)
     assert rogue.site.megabytes - before < MOST_MEGABYTES
-
-
-def written_short(study: Study, features: list[str]) -> RecordDict:
-    """As people write it: its columns take much more as the program does."""
-    values = json.loads(study.canonical_json())
-    values["task"]["features"] = features
-    header = {"protocol": PROTOCOL, "digest": study.digest, "study": values, "run": "r1"}
-    return as_header(json.dumps(header))
 
 
 def test_a_study_of_hundreds_of_thousands_of_classes_is_answered(rogue: Rogue) -> None:
