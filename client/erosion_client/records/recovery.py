@@ -81,8 +81,8 @@ def recover(records: Records, coordinator: str, dataset: str, log: Path) -> Reco
     if recovered != Recovered(0, 0, 0):
         logger.warning(
             "%s has %d answers, %d updates with noise and answers in %d sealed rounds that %s"
-            " lacks, which was restored or replaced: they count as used up and paid for, and their"
-            " runs cannot be resumed",
+            " lacks, which was restored or replaced: they count as used up and paid for, and are"
+            " given no second time",
             log,
             recovered.answers,
             recovered.releases,
