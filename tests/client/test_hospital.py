@@ -270,9 +270,10 @@ def test_the_user_evaluates_every_arm_and_the_declared_comparison(tmp_path: Path
         (torch.zeros(2, 3), "shape (2, 3)"),
         (torch.zeros(6, dtype=torch.float64), "torch.float64"),
         (torch.full((6,), float("nan")), "not finite"),
+        (None, "no parameters"),
     ],
 )
-def test_wrong_parameters(tmp_path: Path, parameters: torch.Tensor, reason: str) -> None:
+def test_wrong_parameters(tmp_path: Path, parameters: torch.Tensor | None, reason: str) -> None:
     with raises(Refusal, reason):
         Hospital(peer_site(tmp_path)).train(request(make_study(), sent=parameters))
 

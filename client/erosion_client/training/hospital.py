@@ -552,6 +552,8 @@ class Hospital:
         received = torch.empty(0)
         if (sent := sent_of(request, arm)) is not None:
             received = checked_parameters(unpacked(sent), prepared.dim)
+        elif not is_other_step:
+            raise Refusal("The request brings no parameters to train from.")
         training, _ = prepared.parts(request.scaling, arm)
         self._tell(study, prepared.notes)
         kept = self._kept_before(request, arm, moment)
