@@ -108,7 +108,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> int:
 def test_what_a_killed_program_left_half_written_goes_with_the_next_round(tmp_path: Path) -> None:
     kept, folder = KeptState(tmp_path), tmp_path / WHOLE[:16]
     kept.keep(PLACE, Moment(1), {}, ONE)
-    (folder / ".ditto.safetensors.Ab1Cd2").write_bytes(bytes(100))
+    (folder / ".tmpAb1Cd2").write_bytes(bytes(100))  # as safetensors names it
     kept.keep(PLACE, Moment(2), ONE, TWO)
     assert [file.name for file in folder.iterdir()] == ["ditto.safetensors"]
     assert value(kept, 3) == 2.0
@@ -365,9 +365,7 @@ def test_what_a_method_keeps_is_not_disturbed(tmp_path: Path, kind: str) -> None
             assert torch.equal(got.attachments[name], tensor)
 
 
-def test_a_site_with_a_large_model_holds_two_others_and_what_is_sent_and_received(
-    tmp_path: Path,
-) -> None:
+def test_a_site_with_a_large_model_holds_three_others_and_what_is_sent(tmp_path: Path) -> None:
     of_site = make_study(
         model={"name": "mlp", "hidden": [3000, 3300]},
         training={"steps": 2, "batch_size": 2, "learning_rate": 0.1},
@@ -382,4 +380,4 @@ def test_a_site_with_a_large_model_holds_two_others_and_what_is_sent_and_receive
         site.answer(TrainRequest(of_site, "fedavg", number, sent, None, "run"))
 
     take_part(1)
-    assert peak_bytes(lambda: take_part(2)) < 2.7 * 4 * dim
+    assert peak_bytes(lambda: take_part(2)) < 3.4 * 4 * dim

@@ -25,6 +25,7 @@ from erosion_common.formats.tensor_file import (
     metadata,
     read_header,
     read_with_header,
+    remove_unfinished_tensors,
     write_tensors,
 )
 from erosion_common.learning.local_work import Tensors
@@ -107,8 +108,7 @@ class KeptState:
     ) -> None:
         """Note that the exchange went from `before` to `after`. Raises NotNoted.
 
-        `before` is as the file has it. Where a value of `after` is not finite, nothing changes: no
-        later round could repair it.
+        Where a value of `after` is not finite, nothing changes: no later round could repair it.
         """
         before, after = _on_cpu(before), _on_cpu(after)
         if not all(is_finite(t.flatten()) for t in after.values() if t.is_floating_point()):
@@ -133,7 +133,7 @@ class KeptState:
             return
         path = self._path(self._folder, place)
         try:
-            remove_unfinished(path)
+            remove_unfinished_tensors(path)
             with replacing(path, mode=0o600) as file:
                 write_tensors(file, *_encoded(last))
             if is_first:
@@ -216,8 +216,7 @@ def _place_in(header: Mapping[str, Any]) -> StateKey:
     return StateKey(study, arm, run, header["whole"])
 
 
-def _encoded(last: _KeptRound) -> tuple[dict[str, Tensor], dict[str, str], list[str]]:
-    """Return the tensors, the metadata, and which tensors are as a file has them."""
+def _encoded(last: _KeptRound) -> tuple[dict[str, Tensor], dict[str, str]]:
     kept = {f"before {exchange}": tensors for exchange, tensors in last.befores.items()}
     tensors = {
         f"{when}/{name}": tensor
@@ -233,8 +232,7 @@ def _encoded(last: _KeptRound) -> tuple[dict[str, Tensor], dict[str, str], list[
         "exchanges": list(last.befores),
         "parameters": [last.received, last.earlier],
     }
-    unchanged = [name for name in tensors if not name.startswith("after/")]
-    return tensors, metadata(header, tensors, unchanged), unchanged
+    return tensors, metadata(header, tensors)
 
 
 def _decoded(path: Path) -> _KeptRound:

@@ -16,12 +16,11 @@ import torch
 from torch import Tensor
 
 from erosion_common.aggregation.vectors import is_finite
-from erosion_common.formats.tensor_file import PIECE_BYTES, parts_of
 
 Compression = Literal["none", "float16", "bfloat16", "int8"]
 BLOCK = 256  # values that share a scale: 4 bytes for 256, that is 1.6 % in addition to their own
 LARGEST = 127  # code of an 8-bit number, and with the other sign the smallest
-PART = PIECE_BYTES // 4  # values in hand at a time: the processor's cache holds a few times as many
+PART = 1024 * BLOCK  # values in hand at a time: the processor's cache holds a few times as many
 _HALVES = {"float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
@@ -105,25 +104,21 @@ def compress_with_feedback(
         return vector, error
     if error is not None and error.shape != vector.shape:
         error = None
-    if not len(vector) or not all(is_finite(part) for _, part in _wanted(vector, error)):
+    parts = list(_parts(len(vector)))
+    if not parts or not all(is_finite(_wanted(vector, error, place)) for place in parts):
         return vector, error  # nothing that could be sent: what was left over stays for the next
     packed = _to_fill(len(vector), kind)
     received = torch.empty(min(PART, len(vector)))
-    for place, wanted in _wanted(vector, error):
-        got = received[: len(wanted)]
+    for place in parts:
+        wanted, got = _wanted(vector, error, place), received[: place.stop - place.start]
         _pack_part(wanted, packed, place)
         _unpack_part(packed, place, got)
         torch.sub(wanted, got, out=vector[place])
     return packed, vector
 
 
-def _wanted(vector: Tensor, error: Tensor | None) -> Iterator[tuple[slice, Tensor]]:
-    """Yield the parts of what is to be sent, the error added."""
-    if error is None:
-        yield from ((place, vector[place]) for place in _parts(len(vector)))
-        return
-    for place, left in zip(_parts(len(vector)), parts_of(error), strict=True):
-        yield place, vector[place] + left
+def _wanted(vector: Tensor, error: Tensor | None, place: slice) -> Tensor:
+    return vector[place] if error is None else vector[place] + error[place]
 
 
 def _parts(dim: int) -> Iterator[slice]:

@@ -10,6 +10,7 @@ from typing import Final, Literal, Self
 
 from erosion_common.errors import CheckpointError
 from erosion_common.formats.json_file import read_json, write_json
+from erosion_common.formats.tensor_file import remove_unfinished_tensors
 from erosion_common.protocol.messages import Scaling
 from erosion_common.rounds import checkpoint
 from erosion_common.rounds.arm import initial_state
@@ -180,6 +181,7 @@ class FolderStore(Store):
         for arm, first in firsts.items():
             path = self._folder.checkpoint(arm)
             remove_unfinished(path)
+            remove_unfinished_tensors(path)
             states[arm] = first
             if path.exists():
                 states[arm] = checkpoint.load(path, first, arm=arm, study_digest=study.digest)
