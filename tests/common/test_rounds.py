@@ -95,6 +95,20 @@ def test_a_round_without_the_user_is_skipped_and_the_parameters_stay(
     assert (after.round, after.skipped_in_a_row) == (2, 1)
 
 
+def test_a_round_below_its_quorum_tells_why_most_updates_are_missing() -> None:
+    before, _ = fedavg_round({"own": update("own", 1.0, 0.0)})
+    answers: dict[HospitalName, Answer] = {
+        "own": update("own", 1.0, 0.0, round_number=2),
+        "b": Absence("did not answer within 2 s"),
+        "c": Rejection("norm 9, more than 20 times what is usual (0.1)"),
+        "d": Rejection("norm 9, more than 20 times what is usual (0.1)"),
+    }
+    rule = FedAvg().build(CONTEXT)
+    _, record = advance(before, rule, answers, arm="fedavg", user="own", quorum=2)
+    assert record.note.startswith("1 usable updates, 2 are needed")
+    assert record.note.endswith("norm 9, more than 20 times what is usual (0.1)")
+
+
 def test_finite_updates_whose_sum_overflows_skip_the_round() -> None:
     huge = {"own": update("own", 3e38, 0.0), "b": update("b", 3e38, 0.0)}
     before = RunState(0, torch.full((2,), 3e38), FedAvg().build(CONTEXT).init(2))

@@ -190,9 +190,9 @@ class Round:
             return needed, f"the user's own site is absent: {own.reason}"
         if self.request.any_number or usable >= needed:
             return 0, ""
-        if self.request.expects.update:
-            return needed, f"{usable} usable updates, {needed} are needed (federation.quorum)"
         what = f"{usable} usable answers to {self.request.step!r}, {needed} are needed"
+        if self.request.expects.update:
+            what = f"{usable} usable updates, {needed} are needed (federation.quorum)"
         return needed, what + most_said(missing)
 
 
