@@ -94,16 +94,24 @@ def test_the_page_about_the_link_quotes_the_cost_of_a_round() -> None:
     found = json.loads((BENCHMARKS / "round_overhead.json").read_text())
     for size, words in (("tiny", "62 parameters"), ("large", "11.2 million parameters")):
         measured = found["details"][size]
-        systems = ("ours", "stock", "stock-torch", "copy")
+        systems = ("ours", "bare", "stock", "stock-torch", "copy")
         seconds = (median(measured[system]["seconds_per_round"]) for system in systems)
         assert f"| {words} | {' | '.join(map(two_digits, seconds))} |" in text
     ratio = {line["name"]: line["ratio"] for line in found["lines"]}
-    small, large = (ratio[f"round_overhead.{size}.vs_stock"] for size in ("tiny", "large"))
+    small, large = (ratio[f"round_overhead.{size}.bare_vs_stock"] for size in ("tiny", "large"))
     assert f"Stock takes {small:.0f} times as long as ours for the small model" in text
     assert f"and {large:.0f} times for the large one" in text
-    parts = found["details"]["large"]["ours"]["seconds_by_part"]
-    assert f"{parts['waiting for transfer and sites']:.2f} s go into the transfer" in text
-    assert f"{parts['screening, aggregating, recording']:.2f} s into screening" in text
+    costs = []
+    for size in ("tiny", "large"):
+        parts = found["details"][size]["ours"]["seconds_by_part"]
+        costs += [1000 * parts[f"processor, {which}"] for which in ("coordinator", "peer")]
+    one, other, third, last = (f"{cost:.0f}" for cost in costs)
+    assert f"costs the coordinator {one} ms and a site {other} ms" in text
+    assert f"one of 11.2 million {third} and {last} ms" in text
+    tiny = found["details"]["tiny"]
+    app, stock = (two_digits(median(tiny[s]["seconds_per_round"])) for s in ("ours-app", "stock"))
+    took = f"took {app} s over our link and {stock} s on stock Flower"
+    assert took in flowing("docs/flower.md")
 
 
 def two_digits(value: float) -> str:
