@@ -5,6 +5,7 @@ import re
 import time
 from collections.abc import Iterator
 from datetime import timedelta
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from erosion_client.connection.agent import (
     Agent,
     Until,
 )
+from erosion_client.connection.credentials import ConnectionProblem
 from erosion_client.connection.serve import RunningSite
 from erosion_client.connection.site_link import LostLink, Welcome
 from erosion_client.records.records import Records
@@ -88,6 +90,45 @@ def test_expiry_is_told(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptu
     agent.run()
     warned = [line for line in caplog.messages if "this site's certificate is valid" in line]
     assert [line.partition("(")[2].partition(")")[0] for line in warned] == ["30 days", "29 days"]
+
+
+def test_why_tls_was_not_agreed_is_looked_into_until_it_is_known(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """At the first look the coordinator was starting again, and the site never looked twice."""
+    looks = iter(["", "", "its clock is wrong", "its clock is wrong"])
+
+    class NotAgreed(BreaksAfterTheWelcome):
+        def look_into(self) -> str:
+            return next(looks)
+
+    ambiguous = ConnectionProblem("it ended the connection", is_tls=True)
+    monkeypatch.setattr(agent_module, "connection_error", lambda *_, **__: ambiguous)
+    monkeypatch.setattr(random, "uniform", lambda *_: 0.0)
+    shown: list[str] = []
+    tries = count(1)
+
+    def connect() -> Any:
+        if next(tries) == 4:
+            agent.stop.set()
+        return NotAgreed(0)
+
+    as_line: Any = connect
+
+    class Watcher:
+        def connected(self, _clock: str) -> None:
+            """Each has a welcome."""
+
+        def disconnected(self, why: str) -> None:
+            shown.append(why)
+
+    watchers: Any = [Watcher()]
+    agent = Agent(as_line, lambda m, _: m, address="here:1", watchers=watchers)
+    monkeypatch.setattr(agent_module.Outage, "connected", lambda _: None)
+    agent.run()
+    known = "The coordinator at here:1: its clock is wrong"
+    assert shown == ["It ended the connection", known]
+    assert [line.removesuffix("; trying again") for line in caplog.messages] == shown
 
 
 @pytest.mark.parametrize(("seconds", "named"), [(7200, "2 hours ahead"), (59, None)])

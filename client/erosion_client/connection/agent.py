@@ -174,9 +174,10 @@ class Agent:
                 continue
             except SiteError as problem:  # keys have expired; they or the site file are replaced
                 sentence, remedy = problem.problem.reason, " `erosion check` looks into it."
-            if outage.is_news(sentence):
-                more = look_into()
-                said = f"The coordinator at {self._address}: {more}" if more else sentence
+            # Each time: in the moment of a first look the coordinator may be starting again.
+            more = look_into()
+            said = f"The coordinator at {self._address}: {more}" if more else sentence
+            if outage.is_news(said):
                 logger.warning("%s; trying again", said)
                 for watcher in self._watchers:
                     watcher.disconnected(said)
