@@ -80,7 +80,7 @@ class _Program:
     pid: int
     log: Path | None  # None: it speaks on the terminal
     peak_megabytes: float = 0.0
-    told: str = ""  # its error that people here were told
+    told: str = ""  # the last error of its log that was printed
 
     def poll(self) -> int | None:
         """Return the exit code once it ended; until then, also notes its peak memory."""
@@ -88,7 +88,7 @@ class _Program:
         return self.process.exitcode
 
     def tell_error(self) -> None:
-        """Print the last that it logged as an error, if it was not told: all may read it here."""
+        """Print the last error of its log, unless it was printed: here everybody may read it."""
         error = self._last_error()
         if error and error != self.told:
             self.told = error
@@ -316,7 +316,7 @@ def deploy(
 def _watch(server: _Program, sites: list[_Program]) -> int:
     """Wait until the coordinator ends; report a site that ends early, and leave it be.
 
-    A site's first error is told at once: it may be why its hospital takes no part.
+    A site's first error is printed at once: it may explain why its hospital is missing.
     """
     reported: set[str] = set()
     looks = count()

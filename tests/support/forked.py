@@ -65,7 +65,7 @@ class Forked(Program):
 
 
 class ForkedMachine(Machine):
-    """A machine whose programs are forked, in its network, in its folder, with its hosts."""
+    """A machine that forks its programs; they see its network, folder and hosts file."""
 
     def begin(self, words: Sequence[str], output: Path) -> ForkedProcess:
         program, *arguments = words

@@ -254,7 +254,7 @@ def _run_site(options: argparse.Namespace) -> int:
         raise DataError(f"Of {len(tables)}, {many} be drafted from:{each}")
     first = next(iter(outputs.values()))
     command = shlex.join(["erosion", "check", str(first), "--study", str(options.study)])
-    others = "" if len(tables) == 1 else f" and so for each of the {len(tables)} site files"
+    others = "" if len(tables) == 1 else f"  (and the other {len(tables) - 1} site files likewise)"
     print(f"See what is open: {command}{others}")
     return 0
 

@@ -174,7 +174,7 @@ class Agent:
                 continue
             except SiteError as problem:  # keys have expired; they or the site file are replaced
                 sentence, remedy = problem.problem.reason, " `erosion check` looks into it."
-            # Each time: in the moment of a first look the coordinator may be starting again.
+            # On every retry: at the first one the coordinator may be restarting.
             more = look_into()
             said = f"The coordinator at {self._address}: {more}" if more else sentence
             if outage.is_news(said):

@@ -28,7 +28,7 @@ from erosion_client.dataset.sources.table_file import TableFile
 from erosion_client.dataset.text_table import TextColumn, TextTable
 from erosion_client.scaffold.vocabulary import (
     MixedUnits,
-    is_code,
+    is_coded,
     is_date,
     is_id,
     is_key,
@@ -236,9 +236,9 @@ def _kind(
         # For patients with several rows; a code such as "discharge_disposition_id" covers hundreds.
         return "identifier" if num_present <= MOST_ROWS * len(counts) else "text"
     if numbers is not None:
-        if is_code(name) and len(numbers) > MOST_CATEGORIES:
+        if is_coded(name) and len(numbers) > MOST_CATEGORIES:
             return "text"
-        most = MOST_CATEGORIES if is_key(name) or is_code(name) else FEW_CODES
+        most = MOST_CATEGORIES if is_key(name) or is_coded(name) else FEW_CODES
         return "category" if len(numbers) == 2 or (whole and len(numbers) <= most) else "number"
     is_hash = all(map(HEX.fullmatch, counts))
     if len(counts) > MOST_CATEGORIES:

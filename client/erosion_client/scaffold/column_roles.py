@@ -27,7 +27,7 @@ from erosion_client.scaffold.column_profile import (
 from erosion_client.scaffold.value_words import in_order, one_spelling
 from erosion_client.scaffold.vocabulary import (
     header_unit,
-    is_code,
+    is_coded,
     is_id,
     is_key,
     is_measurement,
@@ -183,7 +183,7 @@ def why_not(profile: Profile) -> str:
     if profile.kind == "text" and is_person(profile.name):
         return NAMES
     are_diagnoses = bool(words) and all(map(DIAGNOSIS.fullmatch, words))
-    if profile.kind == "text" and (profile.values or is_code(profile.name) or are_diagnoses):
+    if profile.kind == "text" and (profile.values or is_coded(profile.name) or are_diagnoses):
         return CODES_OF_MANY
     all_rows = sum(profile.counts.values())
     measured = sum(num for text, num in profile.counts.items() if MEASURED.match(text))

@@ -325,7 +325,7 @@ def is_place(name: str) -> bool:
     return _PLACE.fullmatch("".join(words)) is not None
 
 
-def is_code(name: str) -> bool:
+def is_coded(name: str) -> bool:
     """Return whether it names codes of diagnoses, procedures, drugs or addresses: diag_1, ZIP."""
     return _CODE.fullmatch("".join(words_of(name))) is not None
 
