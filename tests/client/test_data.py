@@ -82,6 +82,17 @@ def test_values_of_a_unit(
         assert says(told[0], "[data.units]", "FACTOR")
 
 
+@pytest.mark.parametrize("mark", [".", ","])
+def test_a_count_is_a_whole_number(tmp_path: Path, mark: str) -> None:
+    count = {"kind": "tabular", "outcome": "count", "target": "falls", "centre": 1, "spread": 1}
+    study = make_study(task={**count, "features": ["age"]})
+    rows = "age;falls\n40;0\n50;3.0\n60;{}\n".replace(".", mark)
+    data = {"separator": ";", "decimal": mark}
+    assert load_patients(make_site(tmp_path, rows.format(2), data=data), study).targets[-1] == 2
+    message = problem_of(make_site(tmp_path, rows.format(f"2{mark}5"), data=data), study)
+    assert says(message, "column falls", "no whole number", f"'2{mark}5' on line 4")
+
+
 def test_a_file_without_a_header_can_be_given_one(tmp_path: Path) -> None:
     site = make_site(tmp_path, "30,f,0\n60,m,1\n61,m,1\n", data={"header": ["age", "sex", "ill"]})
     assert load_patients(site, make_study()).targets.tolist() == [0, 1, 1]

@@ -222,6 +222,8 @@ def _number_parser(feature: NumberFeature, marks: NumberMarks, unit: UnitChange 
                 f" where values are right; {_MAP}"
             )
             return Fault(wrong, remedy, is_range=True)
+        if feature.whole and not value.is_integer():
+            return Fault("no whole number, and the study counts", _MAP)
         return value
 
     return parse
@@ -234,6 +236,8 @@ def plain_numbers(
     values = numbers if unit is None else numbers * unit.factor + unit.offset
     low, high = feature.range or (-np.inf, np.inf)
     fit = (max(low, -LARGEST_NUMBER) <= values) & (values <= min(high, LARGEST_NUMBER))
+    if feature.whole:
+        fit &= values == np.rint(values)
     return values if fit.all() else np.where(fit, values, np.nan)
 
 

@@ -17,6 +17,10 @@ MOST_OUTPUT = 20.0  # e^20 times the centre: a model that diverged
 LARGEST_COUNT = 1e6
 
 
+class _CountColumn(NumberFeature):
+    whole: ClassVar[bool] = True
+
+
 class Count(Regression):
     """Predict how often something happens. The model is fitted to the logarithm of the rate.
 
@@ -27,7 +31,7 @@ class Count(Regression):
     """
 
     outcome: Literal["count"] = Field(  # type: ignore[assignment]  # instead of its base's
-        default="count", description="What kind of thing is predicted: a count."
+        default="count", description="What kind of thing is predicted: a count, in whole numbers."
     )
     centre: float = Field(
         gt=0,
@@ -58,9 +62,9 @@ class Count(Regression):
 
     @property
     def target_columns(self) -> tuple[NumberFeature, ...]:
-        """The count, in one column; nothing below 0 is one."""
+        """The count, in one column; nothing below 0 is one, and no fraction."""
         low, high = self.range or (0.0, LARGEST_COUNT)
-        return (NumberFeature(name=self.target, unit=self.unit, range=(max(0.0, low), high)),)
+        return (_CountColumn(name=self.target, unit=self.unit, range=(max(0.0, low), high)),)
 
     def training_loss(self, targets: Tensor) -> Loss:
         def poisson(outputs: Tensor, batch: Tensor) -> Tensor:

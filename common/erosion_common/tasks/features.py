@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from itertools import pairwise
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
@@ -72,6 +72,8 @@ class NumberFeature(Settings):
         "refused because of it: `erosion site new` uses it to tell columns and units apart, and "
         "a hospital is warned if its values mostly lie far off.",
     )
+
+    whole: ClassVar[bool] = False  # whether only whole numbers are values
 
     @model_validator(mode="after")
     def _can_be_prepared(self) -> Self:
