@@ -7,11 +7,13 @@ from contextlib import closing
 from itertools import product
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from flwr.app import Message
 
 from erosion_client import site_file
+from erosion_client.consent.approvals import listing
 from erosion_client.consent.consent import Consent
 from erosion_client.finding import Severity
 from erosion_client.preflight.check import check_state
@@ -36,6 +38,7 @@ from erosion_common.rounds.selection import (
 )
 from erosion_common.study.study import Study
 from erosion_common.support.status import FORMAT
+from tests.support import approval
 from tests.support.approval import approve
 from tests.support.said import raises
 from tests.support.sent_logs import long_log, sent
@@ -284,6 +287,31 @@ def test_lines_that_the_log_lost_since_the_last_start_are_missed_by_the_status(
         records.execute("delete from log_read")
     status.write_text("{")
     recover(records, "c", "d", log)
+
+
+def test_decisions_and_disclosures_that_a_copy_without_wal_lacks_are_missed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = tmp_path / "records" / "sent.jsonl"
+    site = approval.site(tmp_path, records=log.parent)
+    sent(log.parent, 2)
+    status, file = log.parent / "status.json", site.consent_folder / FILE_NAME
+    Records.of(site).close()
+    with closing(Records.of(site)) as records:
+        approve(records, make_study())
+        patients = {"values": np.arange(40, dtype=np.uint64)}
+        records.disclosures.disclose(patients, "age", 10, 50, str)
+        assert records.num_noted() == 2
+        status.write_text(json.dumps({"format": FORMAT, "noted": records.num_noted()}))
+        assert [*records.forgotten(status)] == []
+        shutil.copy(file, tmp_path / "copy")  # while its -wal has the latest writes
+    shutil.copy(tmp_path / "copy", file)
+    with closing(Records.of(site)) as records:
+        assert "knows of 2" in next(listing(site, records))
+        recover(records, "c", "d", log)
+        assert any("0 decisions and disclosures" in each for each in caplog.messages)
+        status.unlink()  # the next program's knows no more than these records
+        assert next(listing(site, records)).startswith("2 answers are known from the log alone")
 
 
 def neurons(place: int) -> Answer:

@@ -1,5 +1,6 @@
 """The site agent's pauses between its tries to connect."""
 
+import json
 import random
 import re
 import time
@@ -33,6 +34,7 @@ from erosion_common.protocol import wire
 from erosion_common.protocol.flower import RequestMessage
 from erosion_common.support import expiry
 from erosion_common.support.files import version_of
+from erosion_common.support.status import FORMAT
 from tests.support.broken_line import BreaksAfterTheWelcome
 from tests.support.docker_engine import ROOT
 from tests.support.federation import write_site
@@ -339,6 +341,26 @@ def test_a_former_file(file: Path, records: Records, monkeypatch: pytest.MonkeyP
     site.connect()
     assert not site.has_changed()
     assert "limits.as_user" in site.news
+
+
+def test_rules_that_changed_while_no_program_ran_are_said_at_the_next_start(
+    file: Path, records: Records, caplog: pytest.LogCaptureFixture
+) -> None:
+    change(file, "[budget]", "[limits]\nmin_cell = 20\nas_user = false\n[budget]")
+    whole, status = file.read_text(), file.with_name("status.json")
+    status.write_text(json.dumps({"format": FORMAT, **running(file, records).budgets()}))
+    for cut_off, differing in (
+        ("# nothing", ""),
+        ("as_user", "limits.as_user, budget.runs_per_study"),
+        ("[limits]", "limits.min_cell, limits.as_user, budget.runs_per_study"),
+    ):
+        caplog.clear()
+        file.write_text(whole.partition(cut_off)[0])
+        site = running(file, records)
+        site.compare(status)
+        said = f"{file} was changed since this site last ran: {differing}"
+        assert caplog.messages == [said] * bool(differing)
+        assert site.news.endswith(differing)
 
 
 def test_an_agent_sends_nothing_where_the_site_file_was_changed() -> None:

@@ -33,6 +33,7 @@ from erosion_common.protocol.flower import CLIENT_APP_RAISED_EXCEPTION, NoAnswer
 from erosion_common.sealed import phases
 from erosion_common.support.files import version_of
 from erosion_common.support.logs import about
+from erosion_common.support.status import STATUS_NAME, read_status_file
 from erosion_common.support.text import printable
 
 logger = logging.getLogger("erosion.site")
@@ -194,9 +195,33 @@ class RunningSite:
         return answer
 
     def budgets(self) -> dict[str, Any]:
-        """Return what is used up: in lines for people here, and as figures for programs."""
+        """Return what is used up: in lines for people here, and as figures for programs.
+
+        With it what the next program compares: how much is noted, and the rules in force.
+        """
         lines = [*used_up(self._site, self._records), *self._hospital.disclosed()]
-        return {"budgets": lines, "account": account_of(self._site, self._records)}
+        return {
+            "budgets": lines,
+            "account": account_of(self._site, self._records),
+            "noted": self._records.num_noted(),
+            "rules": self._rules(),
+        }
+
+    def compare(self, status: Path) -> None:
+        """Report which rules differ from those that this site's last program left in `status`.
+
+        A site file that was cut off between two lines is a valid one with fewer limits.
+        """
+        seen = None
+        with suppress(ErosionError, OSError):  # no status that can be read says nothing
+            seen = read_status_file(status)
+        before = seen.values.get("rules") if seen is not None else None
+        if isinstance(before, Mapping) and (keys := [*_differing(before, self._rules())]):
+            self.news = f"changed since this site last ran: {', '.join(keys)}"
+            logger.warning("%s was %s", self._path, self.news)
+
+    def _rules(self) -> dict[str, Any]:
+        return self._site.model_dump(mode="json", include={"limits", "approval", "budget"})
 
     def has_changed(self) -> bool:
         """Return whether the site file differs from what was last read, or cannot be read."""
@@ -375,6 +400,7 @@ def serve(
     ):
         records.check_secret(secret)  # a half-restored backup shows here, not in a round
         recover(records, known_as(line), dataset_of(site), audit_log.path)
+        running.compare(site.records_folder / STATUS_NAME)
         watch = SiteObservers(
             site.records_folder,
             audit_log,

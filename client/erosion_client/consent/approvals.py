@@ -27,6 +27,7 @@ from erosion_common.rounds.selection import candidates, fold_studies, trials
 from erosion_common.settings.base import validate
 from erosion_common.study.privacy import epsilon_of
 from erosion_common.study.study import Study, study_from_json
+from erosion_common.support.status import STATUS_NAME
 from erosion_common.tasks.inputs import ImageTask, TabularTask
 
 _KEPT = ("name", "hospitals", "rounds", "seed")  # by everything that a study leads to
@@ -301,6 +302,12 @@ def was_answered(study: Study, records: Records) -> bool:
 def listing(site: Site, records: Records) -> Iterator[str]:
     """Yield every study with its state, each coordinator's use of the budgets, and disclosures."""
     entries = records.studies.all()
+    yield from records.forgotten(site.records_folder / STATUS_NAME)
+    if number := records.answers.num_recovered():
+        yield (
+            f"{number} answers are known from the log alone: these records were restored or lost,"
+            " and decisions and disclosures from then on may be missing."
+        )
     if not entries:
         yield f"No coordinator has asked {site.name} to take part in a study yet."
     waits = False

@@ -163,6 +163,11 @@ class AnswerTable(RecordsTable):
         lost = f"select 1 from answers where question is null and {_THIS}"
         return bool(self._file.execute(lost, (*key, *answer.key)))
 
+    def num_recovered(self) -> int:
+        """Return how many answers the log alone has."""
+        ((number,),) = self._file.execute("select count(*) from answers where question is null")
+        return int(number)
+
     def steps(self, key: Key, answer: Answer) -> list[str]:
         """Return the steps answered in `answer`'s round."""
         which = _THIS.removesuffix(" and step = ?")

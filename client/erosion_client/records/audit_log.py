@@ -358,6 +358,7 @@ class SiteObservers:
             answers={},
             received_bytes=0,
             sent_bytes=0,
+            **budgets(),
         )
         self._answers: Counter[str] = Counter()  # by "answered" or the kind of the refusal
         self._received_bytes = 0

@@ -6,13 +6,16 @@ backup is compared once with the log of what was sent (`recovery`).
 
 import hashlib
 import os
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from erosion_client.records.answers import AnswerTable, StudyTable
 from erosion_client.records.ledgers import DisclosureTable, PrivacyTable, SumTable
 from erosion_client.records.private_database import PrivateDatabase
-from erosion_common.errors import SiteError
+from erosion_common.errors import ErosionError, SiteError
+from erosion_common.support.status import read_status_file
 
 if TYPE_CHECKING:
     from erosion_client.site_file import Site
@@ -81,6 +84,26 @@ class Records(PrivateDatabase):
     def note_log_read(self, log: Path, line: int) -> None:
         """Note that the log was read up to this line."""
         self.execute("insert or replace into log_read values (?, ?)", (_log_name(log), line))
+
+    def num_noted(self) -> int:
+        """Return the number of decisions and disclosed sets of patients; none is ever removed."""
+        tables = "decisions", "disclosures", "cohorts"
+        rows = [self.execute(f"select coalesce(max(rowid), 0) from {table}") for table in tables]
+        return sum(int(found[0][0]) for found in rows)
+
+    def forgotten(self, status: Path) -> Iterator[str]:
+        """Yield what these records lack by the status that this site's last program left."""
+        seen, known = None, self.num_noted()
+        with suppress(ErosionError, OSError):  # no status that can be read says nothing
+            seen = read_status_file(status)
+        noted = seen.values.get("noted") if seen is not None else None
+        if isinstance(noted, int) and known < noted:
+            yield (
+                f"{self.path or 'The memory'} has {known} decisions and disclosures, and {status}"
+                f" knows of {noted}: it was restored from an older backup, or copied without its"
+                " -wal. Put the newer one back. Else decide again about studies that were approved"
+                " or declined since; figures about nearly the same patients may leave again"
+            )
 
     def _check_owner(self, hospital: str) -> None:
         owners = self.execute("select hospital from owner")

@@ -57,6 +57,8 @@ def recover(records: Records, coordinator: str, dataset: str, log: Path) -> Reco
             last,
             records.path if is_older else log.parent / STATUS_NAME,
         )
+    for lacking in records.forgotten(log.parent / STATUS_NAME):
+        logger.warning("%s", lacking)
     answers: set[Answer] = set()
     releases: list[Release] = []
     sealed: Counter[tuple[RoundPlace, str]] = Counter()
