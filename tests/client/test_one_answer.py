@@ -88,6 +88,22 @@ def test_a_resumed_run_is_whole(tmp_path: Path, arm: str, monkeypatch: pytest.Mo
     assert isinstance(site.update(arm, 3, run="r2"), bytes)
 
 
+@pytest.mark.parametrize("arm", ARMS)
+def test_state_that_was_restored_alone_to_an_earlier_round_is_not_used(
+    tmp_path: Path, arm: str
+) -> None:
+    site = Asked(tmp_path)
+    folder = tmp_path / "state" / "a" / site.study.digest[:16]
+    site.update(arm, 1)
+    shutil.copytree(folder, tmp_path / "backup")
+    second = site.update(arm, 2)
+    shutil.copytree(tmp_path / "backup", folder, dirs_exist_ok=True)
+    assert says(str(site.update(arm, 3)), LOST, arm, "compute.state")
+    assert says(site.evaluate(arm), LOST, arm, "compute.state")
+    assert site.update(arm, 2) == second  # which begins where round 1 ended
+    assert isinstance(site.update(arm, 3), bytes)
+
+
 def test_a_run_whose_state_another_run_of_the_study_replaced_is_refused(tmp_path: Path) -> None:
     site = Asked(tmp_path)
     site.update("ditto", 1)

@@ -89,16 +89,16 @@ def make_app(hospital: Hospital, consent: Consent) -> ClientApp:
             request = wire.decode_train(record, studies)
             if request.step != step:  # the log knows the step by the message's type
                 raise Refusal(f"A message of {step!r} that asks for {printable(request.step)!r}.")
-            consent.authorise(request, hospital.keeps(request), hospital.lacks(request))
+            consent.authorise(request, hospital.keeps(request), hospital.kept_to(request))
             result = hospital.answer(request)
-            consent.commit(request, is_kept=not hospital.lacks(request))
+            consent.commit(request, hospital.kept_to(request))
             return wire.encode_result(result)
 
         return take
 
     def evaluate(record: RecordDict) -> RecordDict:
         request = wire.decode_evaluate(record, studies)
-        consent.authorise(request, hospital.keeps(request), hospital.lacks(request))
+        consent.authorise(request, hospital.keeps(request), hospital.kept_to(request))
         return wire.encode_result(hospital.evaluate(request))
 
     def summarise(record: RecordDict) -> RecordDict:

@@ -41,7 +41,7 @@ from erosion_client.training.limits import (
     part_asked,
     rounds_asked,
 )
-from erosion_client.training.request import Request, hash_of
+from erosion_client.training.request import Request, hash_of, moments_of
 from erosion_common.algorithms.base import TRAIN
 from erosion_common.errors import Refusal, RunOver, Undecided
 from erosion_common.protocol.messages import EvaluateRequest, TrainRequest
@@ -115,12 +115,12 @@ class Consent:
         self,
         request: Request,
         kept: Mapping[str, Tensor] | None = None,
-        lacks: Mapping[str, Moment] | None = None,
+        kept_to: Mapping[str, Moment | None] | None = None,
     ) -> None:
         """Note that the request is about to be answered; Refusal where it must not be.
 
         `kept`: the state of earlier rounds that the answer is also computed from.
-        `lacks`: arms without any state of the run, and the exchange up to which it is missing.
+        `kept_to`: the last exchange that this state is of, by arm; None: there is none.
         """
         study, approved = request.study, self.check(request.study)
         what = approved, request.run, study.digest
@@ -137,14 +137,14 @@ class Consent:
         with self._records.transaction(flushed=not is_phase):
             if isinstance(request, TrainRequest):
                 self._check_times(request, answer)
-            self._note(study, answer, question_hash(request, kept or {}), lacks or {})
+            self._note(request, answer, question_hash(request, kept or {}), kept_to or {})
 
-    def commit(self, request: Request, *, is_kept: bool) -> None:
-        """Note, before the answer leaves, whether state of the arm is kept from here on."""
-        if is_kept and isinstance(request, TrainRequest) and request.step not in phases.STEPS:
-            which = request.study.digest, request.run, request.arm
-            since = request.round, request.exchange
-            self._records.answers.note_kept(self._key, *which, since)
+    def commit(self, request: Request, kept_to: Mapping[str, Moment | None]) -> None:
+        """Note, before the answer leaves, to which exchange state is kept by arm."""
+        for arm, last in kept_to.items():
+            if last is not None:
+                which = request.study.digest, request.run, arm
+                self._records.answers.note_kept(self._key, *which, (last.round, last.exchange))
 
     def _approved_by(self, study: Study) -> str:
         if (decisions := self._records.studies.num_decisions()) != self._decisions:
@@ -218,9 +218,9 @@ class Consent:
             )
 
     def _note(
-        self, study: Study, answer: Answer, question: str, lacks: Mapping[str, Moment]
+        self, request: Request, answer: Answer, question: str, kept_to: Mapping[str, Moment | None]
     ) -> None:
-        table = self._records.answers
+        study, table = request.study, self._records.answers
         what = f"{answer.step} of round {answer.round}" if answer.round else "the final figures"
         if table.is_recovered(self._key, answer):
             raise RunOver(
@@ -229,7 +229,7 @@ class Consent:
             )
         self.is_repeated = table.question(self._key, answer) is not None
         if not self.is_repeated:
-            self._check_kept(answer, lacks)
+            self._check_kept(request, kept_to)
             self._check_budgets(answer)
             # Settings are chosen once a run: each further choice would have its own rounds.
             is_left_out = study.validation is not None and study.validation.is_left_out
@@ -245,11 +245,14 @@ class Consent:
                 " another state of what it keeps. It does not answer it twice: start a new run."
             )
 
-    def _check_kept(self, answer: Answer, lacks: Mapping[str, Moment]) -> None:
-        for arm, moment in lacks.items():
-            which = answer.variant, answer.run, arm
-            since = self._records.answers.kept_since(self._key, *which)
-            if since is not None and since < (moment.round, moment.exchange):
+    def _check_kept(self, request: Request, kept_to: Mapping[str, Moment | None]) -> None:
+        for arm, last in kept_to.items():
+            moment, which = moments_of(request)[arm], (request.study.digest, request.run, arm)
+            if (noted := self._records.answers.kept(self._key, *which)) is None:
+                continue
+            since, to = Moment(*noted[:2]), Moment(*noted[2:])
+            is_older = last is not None and last < to < moment  # restored alone
+            if is_older or (last is None and since < moment):
                 raise RunOver(
                     f"{self._site.name} has lost what it keeps of {arm} in this run (compute.state"
                     " in its site file): start a new run."

@@ -286,7 +286,7 @@ class KeptPatients:
             return
         if self._run == _run_of(study, run):
             place = _place(study, run)
-            if not self._state.has(place, _BEGUN):
+            if self._state.last(place, _BEGUN) is None:
                 self._state.keep(place, _BEGUN, {}, {"patients": _fingerprint(self._patients)})
             self._begun = run
 

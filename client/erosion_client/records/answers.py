@@ -223,20 +223,25 @@ class AnswerTable(RecordsTable):
         )
         return bool(known == answer.variant)
 
-    def note_kept(self, key: Key, variant: str, run: str, arm: str, since: tuple[int, int]) -> None:
-        """Note durably that the site keeps state of an arm since that (round, exchange)."""
-        known = self.kept_since(key, variant, run, arm)
-        if known is None or since < known:
-            self._file.execute(
-                "insert or replace into kept_since values (?,?,?,?,?,?,?)",
-                (*key, variant, run, arm, *since),
-            )
+    def note_kept(self, key: Key, variant: str, run: str, arm: str, to: tuple[int, int]) -> None:
+        """Note that the site keeps state of an arm up to that (round, exchange).
 
-    def kept_since(self, key: Key, variant: str, run: str, arm: str) -> tuple[int, int] | None:
-        """Return since which (round, exchange) state is kept of an arm; None: never."""
+        The first of them is on the disk when this returns; a power cut may lose another one.
+        """
+        known = self.kept(key, variant, run, arm)
+        since = to if known is None else min(known[:2], to)
+        if known != (*since, *to):
+            with self.transaction(flushed=known is None or since != known[:2]):
+                self._file.execute(
+                    "insert or replace into kept values (?,?,?,?,?,?,?,?,?)",
+                    (*key, variant, run, arm, *since, *to),
+                )
+
+    def kept(self, key: Key, variant: str, run: str, arm: str) -> tuple[int, int, int, int] | None:
+        """Return (round, exchange) since which, then to which state is kept; None: never."""
         found = self._file.execute(
-            "select round, exchange from kept_since where coordinator = ? and dataset = ?"
-            " and variant = ? and run = ? and arm = ?",
+            "select since_round, since_exchange, round, exchange from kept where coordinator = ?"
+            " and dataset = ? and variant = ? and run = ? and arm = ?",
             (*key, variant, run, arm),
         )
         return found[0] if found else None

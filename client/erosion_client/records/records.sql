@@ -96,12 +96,14 @@ create table chosen (
   variant text not null,
   primary key (coordinator, dataset, study, run, user)
 );
-create table kept_since (
+create table kept (
   coordinator text not null,
   dataset text not null,
   variant text not null,
   run text not null,
   arm text not null,
+  since_round integer not null,
+  since_exchange integer not null,
   round integer not null,
   exchange integer not null,
   primary key (coordinator, dataset, variant, run, arm)

@@ -225,14 +225,13 @@ class Hospital:
             for name, tensor in self._kept_before(request, arm, moment).items()
         }
 
-    def lacks(self, request: Request) -> dict[str, Moment]:
-        """Return the request's arms without kept state in the run, and up to which exchange."""
+    def kept_to(self, request: Request) -> dict[str, Moment | None]:
+        """Return the last exchange of which state is kept in the run, by the request's arms."""
         if isinstance(request, TrainRequest) and request.step in phases.STEPS:
             return {}  # the sealed update is made
         return {
-            arm: moment
+            arm: self._kept.last(state_key_of(request, arm), moment)
             for arm, moment in moments_of(request).items()
-            if not self._kept.has(state_key_of(request, arm), moment)
         }
 
     def train(self, request: TrainRequest) -> TrainResult:

@@ -145,16 +145,22 @@ class KeptState:
                 remedy="Make room, or the folder writable (compute.state); the site continues.",
             ) from None
 
-    def has(self, place: StateKey, moment: Moment) -> bool:
-        """Return whether the run kept anything, up to that moment. Raises CheckpointError."""
+    def last(self, place: StateKey, moment: Moment) -> Moment | None:
+        """Return the run's last kept exchange, up to that round; None: nothing is kept.
+
+        Raises CheckpointError.
+        """
         if self._folder is None:
-            return self._last(place, moment).round > 0
+            last = self._last(place, moment)
+            return Moment(last.round, [*last.befores][-1]) if last.round else None
         path = self._path(self._folder, place)
         if not path.exists():
-            return False
+            return None
         with _readable(path):
             header = read_header(path)
-            return _place_in(header).run == place.run and int(header["round"]) <= moment.round
+            last_kept = Moment(int(header["round"]), int(header["exchanges"][-1]))
+            is_of_run = _place_in(header).run == place.run and last_kept.round <= moment.round
+            return last_kept if is_of_run else None
 
     def _last(self, place: StateKey, moment: Moment) -> _KeptRound:
         """Return the run's last round up to that moment; without one, a round that kept nothing."""
@@ -179,7 +185,7 @@ class KeptState:
 def _readable(path: Path) -> Iterator[None]:
     try:
         yield
-    except (OSError, KeyError, TypeError, ValueError) as problem:
+    except (OSError, IndexError, KeyError, TypeError, ValueError) as problem:
         raise CheckpointError(
             f"{path} cannot be read ({problem})",
             remedy="Delete it and start a new run, unless it can be brought back from a backup.",
