@@ -398,6 +398,26 @@ def test_a_file_without_dicoms_header_is_not_thrown_away(tmp_path: Path) -> None
     assert "remove it" not in told
 
 
+@pytest.mark.parametrize(("name", "from_end"), [("a.nii.gz", 8), ("a.png", 16)])
+def test_pixels_that_contradict_their_checksum_are_refused(
+    tmp_path: Path, name: str, from_end: int
+) -> None:
+    """They can be decoded: the fault is in the checksum, as if a bit of the pixels had turned."""
+    source: Any = NiftiImages(path=tmp_path) if ".nii" in name else ImageFiles(path=tmp_path)
+    for folder in ("cold", "warm"):
+        (tmp_path / folder).mkdir()
+        if ".nii" in name:
+            write_nifti(tmp_path / folder / name, np.arange(96, dtype=np.int16).reshape(8, 6, 2))
+        else:
+            Image.fromarray(np.full((6, 8), 5, np.uint8)).save(tmp_path / folder / name)
+    assert len(source.read(GREY).images) == 2
+    content = bytearray((tmp_path / "warm" / name).read_bytes())
+    content[-from_end] ^= 1
+    (tmp_path / "warm" / name).write_bytes(content)
+    with raises(DataError, f"warm/{name}"):
+        source.read(GREY)
+
+
 @pytest.mark.parametrize("kind", ["dicom", "nifti", "images"])
 def test_damaged_files_are_all_listed_or_left_out_and_counted(tmp_path: Path, kind: str) -> None:
     suffix = {"dicom": ".dcm", "nifti": ".nii", "images": ".png"}[kind]

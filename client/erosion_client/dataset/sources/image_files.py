@@ -145,6 +145,8 @@ def _picture(
         with warnings.catch_warnings():
             # Pillow only warns about an image that unpacks to a huge one; it is never kept in full.
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            with Image.open(file) as image:
+                image.verify()  # PNG's checksums, which decoding passes over
             image = Image.open(file)
         with image:
             is_deep = _is_deep(image)

@@ -1,5 +1,6 @@
 """NIfTI volumes, through nibabel: one slice of each as an image, or the whole."""
 
+import gzip
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -13,6 +14,7 @@ from pydantic import Field, model_validator
 
 from erosion_client.dataset.column_values import LARGEST_NUMBER
 from erosion_client.dataset.sources.data_source import LabelledImages, files_below
+from erosion_client.dataset.sources.file_content import CHUNK
 from erosion_client.dataset.sources.labelled_images import (
     PatientPattern,
     ScanFolder,
@@ -144,6 +146,7 @@ def _volume(path: Path) -> _Volume:
     """Read the volume, turned to the standard axes. Raises UnusableImageError."""
     import nibabel
 
+    is_packed = path.suffix.lower() == ".gz"
     try:
         stored: Any = nibabel.load(path)
         kind = stored.get_data_dtype().kind
@@ -153,14 +156,21 @@ def _volume(path: Path) -> _Volume:
             )
         check_decoded(path, 8 * int(np.prod(stored.shape)))
         says = any(int(stored.header[code]) > 0 for code in ("qform_code", "sform_code"))
-        volume: Any = nibabel.funcs.as_closest_canonical(stored)  # type: ignore[no-untyped-call]
-        shape = volume.shape[:3] if set(volume.shape[3:]) <= {1} else volume.shape
+        shape = stored.shape[:3] if set(stored.shape[3:]) <= {1} else stored.shape
         if len(shape) != 3 or min(shape) < 1:
-            size = " x ".join(map(str, volume.shape))
+            size = " x ".join(map(str, stored.shape))
             raise UnusableImageError(f"is of shape {size}; give volumes of three dimensions")
-        with warnings.catch_warnings():
+        with (
+            gzip.open(path) if is_packed else path.open("rb") as file,
+            warnings.catch_warnings(),
+        ):
             warnings.simplefilter("ignore", RuntimeWarning)  # from scales that overflow
-            values: NDArray[np.float64] = volume.get_fdata(caching="unchanged").reshape(shape)
+            unread = type(stored).from_stream(file)
+            volume: Any = nibabel.funcs.as_closest_canonical(unread)  # type: ignore[no-untyped-call]
+            found = volume.get_fdata(caching="unchanged")
+            while is_packed and file.read(CHUNK):  # to the end, where the checksum is
+                pass
+        values: NDArray[np.float64] = found.reshape(found.shape[:3])
     except UnusableImageError:
         raise
     except DataError as problem:
