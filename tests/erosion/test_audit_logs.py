@@ -64,6 +64,19 @@ def test_removed_lines_show_without_old_ones(run: Path, capsys: pytest.CaptureFi
     assert says(said, "keeps", "1 hashes")
 
 
+def test_lines_of_the_run_that_the_coordinator_has_no_hash_of_are_counted(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = run.rename(run.with_name("run-7"))  # that the log's lines are of
+    assert audited(run, capsys) == (0, "bob: all 9 hashes are in its log of 9 lines.\n")
+    witness = run / "witness.jsonl"
+    lines = witness.read_text().splitlines(keepends=True)
+    witness.write_text("".join(lines[:3] + lines[5:]))
+    code, said = audited(run, capsys)
+    assert code == 0
+    assert says(said, "all 7 hashes", "of 2 lines", str(witness))
+
+
 def test_a_log_that_was_written_anew_shows(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for file in (run.parent / "bob").iterdir():
         file.unlink()

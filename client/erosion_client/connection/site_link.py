@@ -195,6 +195,7 @@ class SiteLink:
         self._frame_size = FrameSize()
         self._most_bytes = int(MEMORY_SHARE * memory_bytes())
         self._arriving: Assembly | None = None
+        self._arriving_bytes = 0  # of its head and arrays
         self.welcome = Welcome()
 
     def __enter__(self) -> Self:
@@ -331,9 +332,10 @@ class SiteLink:
             case Kind.MESSAGE:
                 head = json_body(body)
                 description = read_description(head.pop("records", None))
+                self._arriving_bytes = len(body) + description.num_bytes
                 with self._inbox:
                     waiting = sum(num_bytes for _, num_bytes in self._waiting.values())
-                if description.num_bytes + waiting > self._most_bytes:
+                if self._arriving_bytes + waiting > self._most_bytes:
                     raise ProtocolFault(f"requests of more than {self._most_bytes} bytes")
                 space = MemorySpace(description.num_bytes)
                 self._arriving = Assembly(head, description, space)
@@ -355,7 +357,6 @@ class SiteLink:
     def _deliver_if_whole(self) -> None:
         if self._arriving is None or not self._arriving.is_whole:
             return
-        num_bytes = self._arriving.num_bytes
         head, content = self._arriving.head, self._arriving.content()
         self._arriving = None
         request = _request(head, content)
@@ -369,7 +370,7 @@ class SiteLink:
                 raise ProtocolFault(
                     f"more than {MOST_WAITING} requests before it waited for an answer"
                 )
-            self._waiting[request_id] = request, num_bytes
+            self._waiting[request_id] = request, self._arriving_bytes
             self._inbox.notify_all()
 
     def _drop(self, request_id: str) -> None:

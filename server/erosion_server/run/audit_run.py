@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from erosion_common.errors import RunError, SiteError
-from erosion_common.formats.sent_log import held_against, read_witness
+from erosion_common.formats.sent_log import entries_since, hash_of, held_against, read_witness
 from erosion_common.sealed.audit import Examined, examine, read_disclosure
 from erosion_common.sealed.records import Evidence, RecordFiles, arms_in
 from erosion_server.run.run_folder import RunFolder
@@ -64,8 +64,10 @@ def _lines(evidence: Evidence, shown: Sequence[Examined]) -> list[str]:
 
 def audit_log(run: Path, hospital: str, log: Path) -> bool:
     """Show whether a hospital's log has the hashes that the coordinator received."""
-    kept = read_witness(RunFolder(run).witness, hospital)
-    witnessed = len({noted.head for noted in kept})
+    folder = RunFolder(run)
+    kept = read_witness(folder.witness, hospital)
+    heads = {noted.head for noted in kept}
+    witnessed = len(heads)
     if not witnessed:
         print(f"{hospital}: the coordinator has no hash of its log in this run.")
         return False
@@ -87,4 +89,10 @@ def audit_log(run: Path, hospital: str, log: Path) -> bool:
         )
     else:
         print(f"{hospital}: all {witnessed} hashes are in its log of {found.num_lines} lines.")
+    ours = (each for each in entries_since(log, 0) if f"{each.run}.".startswith(f"{folder.run}."))
+    if number := sum(hash_of(each.text) not in heads for each in ours):
+        print(
+            f"{hospital}: of {number} lines of this run in its log there is no hash in"
+            f" {folder.witness}: these replies did not arrive, or that file lost lines."
+        )
     return bool(found.num_witnessed)
