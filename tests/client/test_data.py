@@ -5,6 +5,7 @@ import sqlite3
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import closing
 from decimal import Decimal
 from io import BytesIO
 from pathlib import Path
@@ -253,7 +254,7 @@ def write_typed(folder: Path, kind: str) -> dict[str, Any]:
         return {"path": folder / "typed.parquet"}
     measured = [float(text) for text in creatinine]
     entered = list(zip(measured, crp, ill, strict=True))
-    with sqlite3.connect(folder / "typed.sqlite") as base:
+    with closing(sqlite3.connect(folder / "typed.sqlite")) as base, base:
         base.execute("CREATE TABLE p (creatinine REAL, crp TEXT, ill INTEGER)")
         base.executemany("INSERT INTO p VALUES (?, ?, ?)", entered)
     base.close()

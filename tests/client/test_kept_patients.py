@@ -3,6 +3,7 @@
 import os
 import sqlite3
 from collections.abc import Callable, Collection
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -47,7 +48,7 @@ def database(folder: Path) -> Site:
     """The twenty patients in an SQLite database."""
     path = folder / "hospital.sqlite"
     rows = [line.split(",") for line in twenty_patients().splitlines()[1:]]
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("CREATE TABLE patients (age REAL, sex TEXT, ill INTEGER)")
         connection.executemany("INSERT INTO patients VALUES (?, ?, ?)", rows)
     connection.close()
@@ -96,7 +97,7 @@ def test_a_run_keeps_its_patients(tmp_path: Path, kind: str) -> None:
         half = twenty_patients().splitlines()
         (tmp_path / "a.csv").write_text("\n".join([*half[:6], *half[-5:]]))
     else:
-        with sqlite3.connect(tmp_path / "hospital.sqlite") as connection:
+        with closing(sqlite3.connect(tmp_path / "hospital.sqlite")) as connection, connection:
             connection.execute("DELETE FROM patients WHERE age % 2")
         connection.close()
     assert num_disclosed("first") == 21
@@ -112,7 +113,7 @@ def add_a_patient(folder: Path, kind: str) -> None:
     if kind == "file":
         (folder / "a.csv").write_text(f"{twenty_patients()}77,f,1\n")
         return
-    with sqlite3.connect(folder / "hospital.sqlite") as connection:
+    with closing(sqlite3.connect(folder / "hospital.sqlite")) as connection, connection:
         connection.execute("INSERT INTO patients VALUES (77, 'f', 1)")
     connection.close()
 

@@ -1,6 +1,7 @@
 """A site file's declarations about a table, right and wrong."""
 
 import sqlite3
+from contextlib import closing
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -245,7 +246,7 @@ def source_of(kind: str, folder: Path, **data: Any) -> TableSource:
         query = f"SELECT * FROM '{folder / 'a.csv'}'"
         where = {"source": "duckdb", "path": folder / "a.csv", "query": query}
     elif kind == "sql":
-        with sqlite3.connect(folder / "a.db") as database:
+        with closing(sqlite3.connect(folder / "a.db")) as database, database:
             database.execute("CREATE TABLE v (pid, visit, lactate REAL, sex, dead INT)")
             rows = [[c or None for c in line.split(",")] for line in VISITS.splitlines()[1:]]
             database.executemany("INSERT INTO v VALUES (?, ?, ?, ?, ?)", rows)

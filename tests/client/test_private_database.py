@@ -39,7 +39,7 @@ def test_what_was_written_is_there_for_the_next_program(tmp_path: Path) -> None:
     before = path.stat().st_mtime_ns
     opened(path).close()
     assert path.stat().st_mtime_ns == before
-    with sqlite3.connect(path) as other:
+    with closing(sqlite3.connect(path)) as other, other:
         other.execute("analyze")
     assert things(opened(path)) == ["a"]
     written(None, "a")
@@ -106,11 +106,11 @@ def test_opening_the_file_again_lets_go_of_no_lock(tmp_path: Path) -> None:
 
 def test_a_file_of_another_version_is_named_and_left_as_it_is(tmp_path: Path) -> None:
     path = tmp_path / "things.sqlite"
-    with sqlite3.connect(path) as other:
+    with closing(sqlite3.connect(path)) as other, other:
         other.execute("pragma user_version = 3")
     with raises(SiteError, "things.sqlite", "3", "2"):
         opened(path)
-    with sqlite3.connect(path) as other:
+    with closing(sqlite3.connect(path)) as other, other:
         assert other.execute("select count(*) from sqlite_master").fetchone() == (0,)
 
 

@@ -5,6 +5,7 @@ import socket
 import sqlite3
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -157,7 +158,7 @@ def test_check_says_whether_the_database_lets_us_in(keys: dict[str, Any]) -> Non
 
 def test_other_databases_are_read_too(tmp_path: Path) -> None:
     path = tmp_path / "hospital.sqlite"
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("CREATE TABLE patients (age REAL, sex TEXT, ill INTEGER)")
         rows = [(50.5 + i, "fm"[i % 2], i % 2) for i in range(8)]
         connection.executemany("INSERT INTO patients VALUES (?, ?, ?)", rows)
@@ -175,7 +176,7 @@ def test_other_databases_are_read_too(tmp_path: Path) -> None:
 @pytest.fixture
 def sqlite(tmp_path: Path) -> Path:
     path = tmp_path / "hospital.sqlite"
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("CREATE TABLE patients (age REAL)")
         connection.executemany("INSERT INTO patients VALUES (?)", [(age,) for age in range(40, 60)])
     connection.close()

@@ -7,6 +7,7 @@ of the file's log of writes, `-wal`, which lies next to it while a program has i
 import errno
 import os
 import sqlite3
+import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -52,6 +53,7 @@ class PrivateDatabase:
                 isolation_level=None,
                 check_same_thread=False,
             )
+            weakref.finalize(self, self._file.close)  # if nobody closes it, nor can use it any more
             self._file.execute("pragma synchronous = full")
             (found,) = self._file.execute("pragma user_version").fetchone()
             files: tuple[Path, ...] = ()
