@@ -555,6 +555,17 @@ def test_predictions_are_drawn_and_each_figure_has_its_files(folder: Path) -> No
     assert any("0.70 (0.50 to 0.90)" in sentence for sentence in values["cautions"])
 
 
+def test_risks_of_an_event_say_by_when_they_count_it(folder: Path) -> None:
+    found = performance()
+    timed = [each.model_copy(update={"horizon": 365.0}) for each in found.models]
+    run = with_performance(found.model_copy(update={"models": tuple(timed)}))
+    assert values_of(run)["horizon"] == "365"
+    page = written(run, folder)
+    sections = re.findall(r'<section id="(\w+)".*?</section>', page, re.S)
+    said = re.findall(r'<section id="(\w+)"(?:(?!</section>).)*?the event by 365;', page, re.S)
+    assert {"apart", "calibration", "decisions", "groups"} == {*said} < {*sections}
+
+
 def test_effects_say_of_how_much_and_leave_out_what_says_nothing() -> None:
     """A curve has no one ratio, and an indicator that no patient has no effect."""
     found = [

@@ -39,7 +39,6 @@ def performance_values(run: RunData) -> dict[str, Any]:
     first = models[0] if models else None
     files = [*apart, *calibrated, *timed, *dependent, *figures.tables(found)]
     files += [each for each in (decided, spread) if each is not None]
-    horizon = None if first is None else first.horizon
     return {
         "shown": found.shown,
         "why_no_curves": found.why_not,
@@ -50,7 +49,7 @@ def performance_values(run: RunData) -> dict[str, Any]:
         "useful": None if first is None else (first.model, figures.useful_range(first)),
         "thresholds": _thresholds(first),
         "timed": timed,
-        "horizon": None if horizon is None else f"{horizon:g} {time_unit}".strip(),
+        "horizon": run.horizon(first),
         "errors": [
             [significant(x, 4) if isinstance(x, float) else str(x) or "–" for x in row]
             for row in (spread.rows if spread is not None else ())

@@ -121,8 +121,8 @@ def validation_values(run: RunData) -> dict[str, Any]:
     for name in order[:MOST_ROWS]:
         each = every[name]
         told = "–" if each.metrics is None else f"about {each.metrics.num_patients}"
-        horizon = each.models[0].horizon if each.models else None
-        patients = Cell(told, "" if horizon is None else f"calibration at {horizon:g}")
+        horizon = run.horizon(each.models[0]) if each.models else ""
+        patients = Cell(told, horizon and f"calibration at {horizon}")
         role = Cell(ROLES[each.role], each.why_not and f"not measured: {each.why_not}")
         figures = [estimate_cell(figure_of(each, measure)) for measure in found]
         rows.append((run.cell(name), role, patients, *figures))
@@ -208,7 +208,10 @@ def _numbers(
     every: Mapping[str, Validated], found: Sequence[Measure], summed: Mapping[str, Pooled]
 ) -> Drawing:
     ends = ("", "_low", "_high")
-    columns = ("hospital", "part", "patients", *(f"{m.name}{end}" for m in found for end in ends))
+    at = {name: each.models[0].horizon if each.models else None for name, each in every.items()}
+    is_timed = any(horizon is not None for horizon in at.values())
+    columns = ("hospital", "part", "patients", *["calibration_at"] * is_timed)
+    columns += tuple(f"{m.name}{end}" for m in found for end in ends)
 
     def cells(estimates: Sequence[Estimate | None]) -> list[object]:
         return [
@@ -220,11 +223,12 @@ def _numbers(
             name,
             each.role,
             "" if each.metrics is None else each.metrics.num_patients,
+            *[at[name]] * is_timed,
             *cells([figure_of(each, m) for m in found]),
         )
         for name, each in every.items()
     ]
     if summed:
         means = [p.mean if (p := summed.get(m.name)) else None for m in found]
-        lines.append(("(mean)", "external", "", *cells(means)))
+        lines.append(("(mean)", "external", "", *[""] * is_timed, *cells(means)))
     return Drawing("validation", "Other hospitals", Markup(), columns, lines)

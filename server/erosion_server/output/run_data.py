@@ -6,6 +6,7 @@ from typing import Any
 
 from erosion_common.errors import CheckpointError
 from erosion_common.protocol.messages import Metrics
+from erosion_common.protocol.performance import ModelFigures
 from erosion_common.rounds.records import HospitalRecord, RoundRecord
 from erosion_common.study.study import Study, load_study
 from erosion_server.coordination.folder_store import read_run_decisions
@@ -49,6 +50,13 @@ class RunData:
         """Return the unit of each column; "" where it has none, or is a plain number ("1")."""
         features = getattr(self.study.task, "features", ())
         return {each.name: "" if each.unit == "1" else each.unit for each in features}
+
+    def horizon(self, of: ModelFigures | None) -> str:
+        """Return by when the figures count an event, with the unit; "" where none is timed."""
+        if of is None or of.horizon is None:
+            return ""
+        unit = getattr(getattr(self.study.task, "target", None), "unit", "")
+        return f"{of.horizon:g} {unit}".strip()
 
     def trained_with(self, arm: str) -> int:
         """Return how many other hospitals gave the arm an update."""

@@ -180,7 +180,9 @@ def _picture(
             return fitted(upright, task, resize), row_hash
     except UnusableImageError:
         raise
-    except (UnidentifiedImageError, Image.DecompressionBombError):
+    except Image.DecompressionBombError:
+        raise UnusableImageError("has more pixels than are read; save it smaller") from None
+    except UnidentifiedImageError:
         raise UnusableImageError(
             "is not an image that can be read; remove it or save it as PNG", is_damaged=True
         ) from None
