@@ -566,6 +566,28 @@ def test_risks_of_an_event_say_by_when_they_count_it(folder: Path) -> None:
     assert {"apart", "calibration", "decisions", "groups"} == {*said} < {*sections}
 
 
+def test_of_many_classes_each_has_its_own_decisions(folder: Path) -> None:
+    model = performance().models[0]
+    shares = {"mild": 0.2, "severe": 0.5}
+    models = [model.model_copy(update={"event": e, "prevalence": p}) for e, p in shares.items()]
+    run = with_performance(performance(models=[each.model_dump() for each in models]))
+    values = values_of(run)
+    assert [row[0] for row in values["thresholds"]] == [
+        f"{event}: {threshold} %" for event in shares for threshold in (10, 20)
+    ]
+    assert [name for name, _ in values["useful"]] == [
+        f"weight_erosion’s risk of {e}" for e in shares
+    ]
+    written(run, folder)
+    lines = csv.DictReader((folder / "figures" / "net-benefit.csv").read_text().splitlines())
+    at_none = {
+        line["model"]: float(line["net_benefit"]) for line in lines if line["threshold"] == "0.0"
+    }
+    assert {
+        f"everybody: {event}": share for event, share in shares.items()
+    }.items() <= at_none.items()
+
+
 def test_effects_say_of_how_much_and_leave_out_what_says_nothing() -> None:
     """A curve has no one ratio, and an indicator that no patient has no effect."""
     found = [

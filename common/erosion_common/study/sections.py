@@ -89,7 +89,7 @@ class Evaluation(Settings):
         max_length=8,
         description="Features by which the report looks at groups of patients: `sex = []` by "
         "category, `age = [50, 65]` by number, cut at these values. Groups of few patients are "
-        "left out.",
+        "left out. Not with more than two classes.",
     )
 
     @field_validator("thresholds")
@@ -164,6 +164,8 @@ class Evaluation(Settings):
 
     def _problem_with_subgroups(self, task: AnyTask) -> str | None:
         features = {feature.name: feature for feature in getattr(task, "features", ())}
+        if self.subgroups and len(getattr(task, "classes", ())) > 2:
+            return "evaluation.subgroups are measured with two classes, and not with more"
         for name, cuts in self.subgroups.items():
             if (feature := features.get(name)) is None:
                 return f"evaluation.subgroups: {name!r} is none of the features"

@@ -204,15 +204,22 @@ def decisions(models: Sequence[ModelFigures]) -> Drawing | None:
     if not drawn:
         return None
     first, lead = drawn[0]
-    share = first.prevalence or 0.0
-    everybody = [(t, share - (1 - share) * t / (1 - t)) for t in lead.x]
-    top = _round_up(max([share, *(y for _, curve in drawn for y in curve.high)]))
+    several = len({model.event for model, _ in drawn}) > 1
+    everybody = {
+        f"everybody: {model.event}" if several else "everybody": _on_everybody(model, curve)
+        for model, curve in (drawn if several else drawn[:1])
+    }
+    ends = [*(points[0][1] for points in everybody.values()), 0.0]
+    top = _round_up(max([*ends, *(y for _, curve in drawn for y in curve.high)]))
     span, x_label = (0, _last(drawn)), "threshold: act from this risk on, %"
     plot = Plot(span, (FLOOR, top), x_label, "net benefit", x_form=percent, height=270)
     plot.band(lead.x, *_within(lead, FLOOR, top), 0)
-    plot.reference("act on everybody", [(t, y) for t, y in everybody if y >= FLOOR])
+    for called, points in everybody.items():
+        plot.reference(f"act on {called}", [(t, y) for t, y in points if y >= FLOOR])
     plot.reference("act on nobody", [(t, 0.0) for t in (lead.x[0], lead.x[-1])])
-    rows: list[Sequence[object]] = [("everybody", t, y, "", "") for t, y in everybody]
+    rows: list[Sequence[object]] = [
+        (called, t, y, "", "") for called, points in everybody.items() for t, y in points
+    ]
     for style, (model, curve) in enumerate(drawn):
         called = named(model, models)
         shown = [(t, y) for t, y in zip(curve.x, curve.y, strict=True) if y >= FLOOR]
@@ -222,6 +229,11 @@ def decisions(models: Sequence[ModelFigures]) -> Drawing | None:
     svg = plot.svg("Decision curve", said)
     columns = ("model", "threshold", "net_benefit", "low", "high")
     return Drawing("net-benefit", "Net benefit by threshold", svg, columns, rows, said)
+
+
+def _on_everybody(model: ModelFigures, curve: Curve) -> list[tuple[float, float]]:
+    share = model.prevalence or 0.0
+    return [(t, share - (1 - share) * t / (1 - t)) for t in curve.x]
 
 
 def useful_range(model: ModelFigures) -> tuple[float, float] | None:

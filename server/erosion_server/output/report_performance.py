@@ -37,6 +37,7 @@ def performance_values(run: RunData) -> dict[str, Any]:
     )
     spread = figures.residuals(models)
     first = models[0] if models else None
+    leads = models if several else models[:1]
     files = [*apart, *calibrated, *timed, *dependent, *figures.tables(found)]
     files += [each for each in (decided, spread) if each is not None]
     return {
@@ -46,8 +47,14 @@ def performance_values(run: RunData) -> dict[str, Any]:
         "calibrated": calibrated,
         "is_number": is_number,
         "decided": decided,
-        "useful": None if first is None else (first.model, figures.useful_range(first)),
-        "thresholds": _thresholds(first),
+        "useful": [
+            (m.model + f"’s risk of {m.event}" * several, figures.useful_range(m)) for m in leads
+        ],
+        "thresholds": [
+            (f"{m.event}: {row[0]}" if several else row[0], *row[1:])
+            for m in leads
+            for row in _thresholds(m)
+        ],
         "timed": timed,
         "horizon": run.horizon(first),
         "errors": [
@@ -73,7 +80,7 @@ def _with_own_metric(model: ModelFigures, result: Result) -> ModelFigures:
     return model.model_copy(update={"estimates": {**model.estimates, "auroc": own}})
 
 
-def _thresholds(model: ModelFigures | None) -> list[Row]:
+def _thresholds(model: ModelFigures) -> list[Row]:
     def share(found: Estimate | None) -> Cell:
         if found is None:
             return Cell("–")
@@ -81,7 +88,7 @@ def _thresholds(model: ModelFigures | None) -> list[Row]:
         return Cell(f"{100 * found.value:.0f} %", ends)
 
     rows: list[Row] = []
-    for row in model.thresholds if model is not None else ():
+    for row in model.thresholds:
         threshold, benefit = f"{100 * row.threshold:g} %", row.net_benefit
         if row.alerts is None:
             rows.append((threshold, FEW, "", "", "", "", ""))
