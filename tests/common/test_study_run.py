@@ -12,6 +12,7 @@ from erosion_common.errors import RunError
 from erosion_common.protocol.messages import EvaluateRequest, TrainRequest, TrainResult
 from erosion_common.rounds.arm import LastRound, arms_of, initial_state, outlier_of
 from erosion_common.rounds.channel import Connection, Reply, Request, Result, too_late
+from erosion_common.rounds.driver import run_arm
 from erosion_common.rounds.evaluation import evaluate_seconds
 from erosion_common.rounds.presence import UserDeclinedError
 from erosion_common.rounds.records import Absence, RoundRecord, RunState
@@ -385,10 +386,8 @@ def test_a_gradient_that_others_trained_on_tells_who_did_harm() -> None:
 def test_what_one_hospital_alone_brings_stands_out_from_nothing(
     sent: float, named: tuple[str, float] | None
 ) -> None:
-    transport, _ = poisons(set())
     lengths = {"a": {"": 1.0}, "c": {"": sent}, "pub": {"tune": 1.3}}
-    last = LastRound(initial_state(transport.study, "fedavg"), lengths, baseline_loss=0.5)
-    assert outlier_of(last, "a") == named
+    assert outlier_of(LastRound(0, lengths, baseline_loss=0.5), "a") == named
 
 
 def test_what_a_method_bounds_itself_makes_nobody_stand_out() -> None:
@@ -609,10 +608,16 @@ def test_more_of_anything_gives_the_final_figures_longer_but_never_more_than_a_d
     assert small < evaluate_seconds(study(), 2000) < evaluate_seconds(study(), 2**53) == 86_400
 
 
-def test_where_an_arm_began_is_not_held_once_it_has_moved() -> None:
+def test_where_an_arm_began_is_not_held_once_it_has_moved(tmp_path: Path) -> None:
+    """It is on the disk, from where the round can be undone."""
     of = study()
-    arms = arms_of(context(everybody(of), of, Kept()))
-    arm = next(arms)
-    first = weakref.ref(arm.state.params)
-    arm.state = replace(arm.state, params=arm.state.params + 1)
+    transport = everybody(of)
+    with FolderStore(open_run_folder(tmp_path, of)) as store:
+        ctx = context(transport, of, Kept(), store=store)
+        arms = arms_of(ctx)
+        arm = next(arms)
+        first = weakref.ref(arm.state.params)
+        run_arm(ctx, arm, 1)
+    transport.requests.clear()
+    assert arm.last is not None
     assert first() is None

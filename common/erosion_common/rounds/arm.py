@@ -14,11 +14,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from erosion_common.aggregation.cohort import HospitalName, Update
+from erosion_common.aggregation.cohort import HospitalName
 from erosion_common.algorithms.base import Algorithm
 from erosion_common.learning.models import first_parameters
 from erosion_common.protocol.messages import Scaling, as_text
-from erosion_common.rounds.context import RunContext, Updates
+from erosion_common.rounds.context import RunContext
 from erosion_common.rounds.presence import BackOff
 from erosion_common.rounds.records import Answer, Rejection, RoundRecord, RunState
 from erosion_common.rounds.round import first_state, undone
@@ -39,9 +39,10 @@ Lengths = Mapping[str, float]  # Euclidean, of what a hospital sent in a round, 
 class LastRound:
     """What a round started from, and who sent what in it."""
 
-    before: RunState
+    number: int  # of rounds before it
     lengths: Mapping[HospitalName, Lengths]  # of those with arrays in it
     baseline_loss: float | None  # the user's; None: it measured none
+    before: RunState | None = None  # the state then; None: the store keeps it
 
 
 @dataclass(slots=True)
@@ -73,26 +74,32 @@ class Arm:
         ]
 
     def undo(
-        self, study: Study, own_loss: float | None, answers: Mapping[HospitalName, Answer]
+        self, ctx: RunContext, own_loss: float | None, answers: Mapping[HospitalName, Answer]
     ) -> tuple[RunState, RoundRecord] | None:
         """Returns the state before the last round if that diverged and one update stood out."""
         if (last := self.last) is None:
             return None
         usual = last.baseline_loss  # the user's
         failing = [n for n in last.lengths if answers.get(n) == Rejection(NOT_FINITE)]
-        if study.user in failing or 2 * len(failing) > len(last.lengths):
+        user = ctx.study.user
+        if user in failing or 2 * len(failing) > len(last.lengths):
             divergence = f"the training of {', '.join(failing)} was not finite after it"
         elif own_loss is None or usual is None or own_loss <= EXPLODED * usual:
             return None
         else:
             divergence = f"the user's loss was {own_loss:.4g} after it, and usually {usual:.4g}"
-        if (found := outlier_of(last, study.user)) is None:
+        if (found := outlier_of(last, user)) is None:
+            return None
+        if (before := last.before) is None:
+            first = initial_state(ctx.study, self.name, ctx.weights)
+            before = ctx.store.earlier(ctx.study, self.name, last.number, first)
+        if before is None:
             return None
         outlier, times = found
         reason = f"{divergence}; what {outlier} sent was {times:.4g} times as long as usual"
         return undone(
             self.state,
-            last.before,
+            before,
             self.method,
             answers,
             arm=self.name,
@@ -102,14 +109,14 @@ class Arm:
 
     def advance(
         self,
-        study: Study,
-        updates: Updates,
+        ctx: RunContext,
         after: RunState,
         record: RoundRecord,
         lengths: Mapping[HospitalName, Lengths],
         own_loss: float | None,
     ) -> None:
         """Moves to the state `after` a round, and remembers what an undo needs."""
+        study = ctx.study
         if record.outcome == "done" and own_loss is not None:
             after = replace(after, own_losses=(*after.own_losses, own_loss))
         if record.undoes is not None or study.federation.sealed:
@@ -130,19 +137,17 @@ class Arm:
                     if name in lengths or name in before
                 },
             )
-            self.last = _undoable(self.state, after, updates)
+            held = None if ctx.store.keeps_states else self.state
+            self.last = _undoable(self.state.round, after, held)
         self.state = after
 
 
-def _undoable(before: RunState, after: RunState, updates: Updates) -> LastRound:
-    """Returns what it takes to undo the round from `before` to `after`."""
-    held = updates.keep(
-        Update("before", before.round, before.params, num_samples=1, samples_seen=1)
-    )
+def _undoable(number: int, after: RunState, before: RunState | None = None) -> LastRound:
+    """Returns what it takes to undo the round that led to `after`."""
     # The loss as it began, or as it mostly was: one that creeps up changes neither.
     losses = after.own_losses
     baseline = max(losses[0], median(losses)) if losses else None
-    return LastRound(replace(before, params=held.delta), after.lengths, baseline)
+    return LastRound(number, after.lengths, baseline, before)
 
 
 def arms_of(ctx: RunContext) -> Iterator[Arm]:
@@ -150,15 +155,13 @@ def arms_of(ctx: RunContext) -> Iterator[Arm]:
     firsts = {arm: initial_state(ctx.study, arm, ctx.weights) for arm in ctx.study.arms}
     kept, finished = ctx.store.resume(ctx.study, firsts)
     states = dict(kept)
-    del kept
+    del firsts, kept
     for name in ctx.study.arms:  # what was handed over is not held on to here: it is a model
         records = [record for record in finished if record.arm == name]
-        yield _resumed(ctx, name, firsts.pop(name), states.pop(name), records)
+        yield _resumed(ctx, name, states.pop(name), records)
 
 
-def _resumed(
-    ctx: RunContext, name: str, first: RunState, state: RunState, records: list[RoundRecord]
-) -> Arm:
+def _resumed(ctx: RunContext, name: str, state: RunState, records: list[RoundRecord]) -> Arm:
     method = algorithm_of(
         ctx.study,
         name,
@@ -168,9 +171,7 @@ def _resumed(
         keys=ctx.sealing_keys,
     )
     moved = [record.round for record in records if record.outcome == "done"]
-    before = ctx.store.earlier(ctx.study, name, moved[-1] - 1, first) if moved else None
-    can_undo = before is not None and state.lengths
-    last = _undoable(before, state, ctx.updates) if before is not None and can_undo else None
+    last = _undoable(moved[-1] - 1, state) if moved and state.lengths else None
     return Arm(name, method, state, records, last)
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from erosion_common.aggregation.cohort import Cohort, HospitalName, MemoryCohort, Update
 from erosion_common.protocol.messages import Scaling
@@ -34,6 +34,8 @@ class Decisions:
 
 class Store:
     """Keeps nothing: a simulation's. Subclasses' calls are durable when they return."""
+
+    keeps_states: ClassVar[bool] = False  # as `earlier` returns them
 
     def decisions(self) -> Decisions | None:
         """Returns what an earlier start of this run settled, if there was one."""

@@ -150,7 +150,7 @@ class OpenRound:
             entries[name] = entry
         self._slow |= too_slow(times, self.seconds)
         self._steps.append(StepRecord(request.step, ctx.channel.now() - self._asked_at, entries))
-        self._undone = self._undone or arm.undo(ctx.study, self._own_loss, self._answers)
+        self._undone = self._undone or arm.undo(ctx, self._own_loss, self._answers)
         if request.baseline is not None:  # counts as the user's: never an outlier
             baseline = {self._array(request): request.baseline}
             user = ctx.study.user
@@ -163,7 +163,7 @@ class OpenRound:
         arm, ctx = self._arm, self._ctx
         arm.back_off.round_ended(arm.state.round + 1, self._late, self._heard, self._slow)
         after, record = self._undone or self._round.outcome
-        arm.advance(ctx.study, ctx.updates, after, record, self._lengths, self._own_loss)
+        arm.advance(ctx, after, record, self._lengths, self._own_loss)
         hospitals = {}
         for name, entry in record.hospitals.items():
             parts = [step.hospitals[name] for step in self._steps if name in step.hospitals]

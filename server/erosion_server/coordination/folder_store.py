@@ -84,6 +84,8 @@ def read_run_decisions(folder: RunFolder) -> RunDecisions | None:
 class FolderStore(Store):
     """The store of a run, or of a fold or trial. Use it as a context manager."""
 
+    keeps_states = True
+
     def __init__(self, folder: RunFolder, *, is_fold: bool = False) -> None:
         """Opens nothing before `resume`. Raises CheckpointError."""
         self._folder = folder
