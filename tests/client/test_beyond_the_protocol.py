@@ -155,6 +155,43 @@ def test_an_arm_of_the_user_alone_has_no_update_of_anybody_else(tmp_path: Path) 
     assert says(site.why_not(request(site.study, "local")), "local", "ask b")
 
 
+MODEL = {"model": torch.zeros(DIM)}
+
+
+@pytest.mark.parametrize(
+    ("arm", "step", "sent", "enclosed", "values"),
+    [
+        ("gems", "check", None, {}, {}),
+        ("gems", "check", None, MODEL, {}),  # before any training
+        ("gems", "check", None, {"model": torch.zeros(1, DIM)}, {}),
+        ("gems", "check", None, {"model": torch.zeros(DIM, dtype=torch.uint8)}, {}),
+        ("fedamp", "train", torch.zeros(DIM), {"cloud": torch.zeros(1, DIM)}, {}),
+        ("fedavg", "train", torch.tensor(0.0), {}, {}),
+        ("fedavg", "train", torch.zeros(0, DIM), {}, {}),
+        ("fedlin", "gradient", None, {}, {}),
+        ("network_gems", "neurons", None, {}, {"hospitals": "x"}),
+        ("network_gems", "neurons", None, {"x": torch.zeros(0, 3)}, {"hospitals": 2}),
+        ("network_gems", "output", None, {}, {}),
+    ],
+)
+def test_what_a_method_cannot_use_is_no_fault_of_the_program(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    arm: str,
+    step: str,
+    sent: torch.Tensor | None,
+    enclosed: dict[str, torch.Tensor],
+    values: dict[str, object],
+) -> None:
+    model = {"name": "mlp", "hidden": [4]} if arm == "network_gems" else {"name": "logistic"}
+    study = make_study(arms={arm: {}}, model=model)
+    asked = TrainRequest(study, arm, 1, sent, None, "r", enclosed, step, values=values)
+    refused = Peer(tmp_path, study).why_not(asked)
+    assert refused
+    assert "unexpected" not in refused
+    assert [record.exc_info for record in caplog.records if record.exc_info] == []
+
+
 def test_no_hospital_but_the_public_one_tunes(tmp_path: Path) -> None:
     study = make_study(hospitals=["a", "b", "c"], arms={"gems": {"public_hospital": "c"}})
     site = Peer(tmp_path, study)

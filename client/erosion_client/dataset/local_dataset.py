@@ -31,6 +31,7 @@ from erosion_common.learning.models import build_model, flat_parameters, shapes_
 from erosion_common.learning.trainable import named_trained_parameters
 from erosion_common.protocol.messages import FeatureSums, ModelShape, Scaling, Summary
 from erosion_common.protocol.scaling import CUT, NOT_FOUND, pool
+from erosion_common.settings.names import LARGEST_FIGURE
 from erosion_common.study.sections import Fold
 from erosion_common.study.study import Study
 from erosion_common.tasks.features import Feature, NumberFeature
@@ -319,8 +320,12 @@ class LocalDataset:
                 f"The scaling has {len(scaling.mean)} means and {len(scaling.deviation)}"
                 f" deviations; the study has {columns} columns."
             )
-        if min(scaling.deviation) <= 0:
-            raise Refusal("The scaling has a deviation that is not more than 0.")
+        if min(scaling.deviation) < 1 / LARGEST_FIGURE:
+            raise Refusal(
+                "The scaling has a deviation that is not more than 0, or next to nothing."
+            )
+        if max(map(abs, (*scaling.mean, *scaling.deviation))) > LARGEST_FIGURE:
+            raise Refusal(f"The scaling has a figure beyond {LARGEST_FIGURE:g}.")
         return scaling
 
     def parts(self, pooled: Scaling | None, arm: str | None = None) -> tuple[Part, Part]:

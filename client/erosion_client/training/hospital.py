@@ -257,7 +257,7 @@ class Hospital:
         self._begin(prepared, request)
         better: Sequence[str] = ()
         folds = FoldPredictions(self._kept, study, request.run)
-        with faults_of(study.model):
+        with faults_of(study.model, request):
             personal, finishes, errors = self._predictors(prepared, request)
             if study.evaluation.folds is None or fold is not None:
                 predictions = {
@@ -312,7 +312,7 @@ class Hospital:
             )
         prepared = self._prepare(study, request.run)
         self._begin(prepared, request)
-        with faults_of(study.model):
+        with faults_of(study.model, request):
             return external_figures(self.name, prepared, request)
 
     def _explained(
@@ -434,7 +434,7 @@ class Hospital:
         work = replace(work, step=request.step, values=request.values)
         self._begin(prepared, request)
         metrics = own_loss = None
-        with faults_of(study.model):
+        with faults_of(study.model, request):
             outcome = take_step(settings, work, layout)
             if work.is_user and isinstance(outcome, LocalOutcome):
                 personal = personal_parameters(settings, work, layout)

@@ -98,22 +98,33 @@ logger = logging.getLogger("erosion.site")
 
 
 @contextmanager
-def faults_of(model: ModelBase) -> Iterator[None]:
+def faults_of(model: ModelBase, request: Request | None = None) -> Iterator[None]:
     """Turn an installed model's exception into a SiteError: its text stays at the site.
 
-    The program's own models are exempt: their errors are faults of the program.
+    So it is with a method's, where the `request` brings what only the method knows to fit. All
+    others are faults of the program.
     """
     try:
         yield
     except ErosionError:
         raise
     except Exception as problem:
-        if not model.runs_installed_code:
+        if model.runs_installed_code:
+            what = f"The model {model.described()} failed on this hospital's patients"
+            remedy = "Correct its package, and tell the study's user"
+        elif request is not None and _brings_more(request):
+            what, remedy = "A method failed on what a request brings", "Tell the coordinator"
+        else:
             raise
-        logger.debug("the model %s failed", model.described(), exc_info=True)
+        logger.debug("%s", what, exc_info=True)
         reason = (str(problem).strip().splitlines() or [""])[0][:300]
         raise SiteError(
-            f"The model {model.described()} failed on this hospital's patients"
-            f" ({type(problem).__name__}: {reason})",
-            remedy="Correct its package, and tell the study's user; -v shows where.",
+            f"{what} ({type(problem).__name__}: {reason})", remedy=f"{remedy}; -v shows where."
         ) from None
+
+
+def _brings_more(request: Request) -> bool:
+    """Return whether it brings other than parameters, or not even these."""
+    if isinstance(request, TrainRequest):
+        return bool(request.enclosed or request.values) or request.sent is None
+    return any(request.enclosed.values())

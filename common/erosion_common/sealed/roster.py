@@ -74,14 +74,13 @@ def received_hash(parameters: Tensor | None, scaling: str, enclosed: Mapping[str
     """
     parts: list[Part] = []
     for name, tensor in sorted(enclosed.items()):
-        values = tensor.detach().cpu().contiguous().reshape(-1)
-        parts += [name, str(tensor.dtype), str(tuple(tensor.shape)), _bytes(values)]
-    start = b"" if parameters is None else _bytes(parameters.contiguous())
+        parts += [name, str(tensor.dtype), str(tuple(tensor.shape)), _bytes(tensor.detach().cpu())]
+    start = b"" if parameters is None else _bytes(parameters)
     return digest("received", start, scaling, *parts)
 
 
 def _bytes(values: Tensor) -> memoryview:
-    return values.view(torch.uint8).numpy().data.cast("B")
+    return values.contiguous().reshape(-1).view(torch.uint8).numpy().data  # also of () and (0, n)
 
 
 def sign_receipt(key: PrivateKey, view: View, name: str, words: bytes, rules: SumRules) -> Receipt:
