@@ -325,7 +325,7 @@ class LocalDataset:
                 "The scaling has a deviation that is not more than 0, or next to nothing."
             )
         if max(map(abs, (*scaling.mean, *scaling.deviation))) > LARGEST_FIGURE:
-            raise Refusal(f"The scaling has a figure beyond {LARGEST_FIGURE:g}.")
+            raise Refusal("The scaling has a figure beyond all that a message may have.")
         return scaling
 
     def parts(self, pooled: Scaling | None, arm: str | None = None) -> tuple[Part, Part]:
