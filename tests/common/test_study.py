@@ -156,6 +156,12 @@ def test_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
         ('["benign", "malignant"]', '["benign"]', "task.classes"),
         ('["benign", "malignant"]', '["benign", "benign"]', "task.classes"),
         (
+            '[task]\nkind = "tabular"\ntarget = "outcome"\nclasses = ["benign", "malignant"]',
+            'evaluation.subgroups.sex = []\n[task]\nkind = "tabular"\ntarget = "outcome"\n'
+            'classes = ["a", "b", "c"]',
+            "evaluation.subgroups",
+        ),
+        (
             '["benign", "malignant"]',
             '[{name = "no", values = [0]}, {name = "yes", values = [1, 0.0]}]',
             "task.classes",

@@ -17,6 +17,7 @@ from erosion_client.evaluation.final_figures import measure
 from erosion_common.tasks.features import NumberFeature
 from erosion_common.tasks.task import Task
 from tests.support.refusals import refused
+from tests.support.said import says
 from tests.support.small_study import make_study
 from tests.support.task_examples import EXAMPLES, example
 from tests.support.tasks import classes_of, read_task
@@ -151,6 +152,16 @@ def test_a_model_of_survival_is_measured_where_two_had_the_event() -> None:
     two = np.array([[5.0, 1], [12, 1], [30, 0]])
     found = [after_surgery().why_unmeasurable(two[rows]) for rows in ([2, 2], [1, 2], [0, 1, 2])]
     assert found == ["nobody had the event", "one patient alone had the event", ""]
+    early = after_surgery().why_unmeasurable(two / [10, 1])  # times in another unit
+    assert says(early, "followed", "first cut point, 10")
+
+
+@pytest.mark.parametrize("name", ["regression", "count"])
+def test_a_spread_that_is_far_too_small_is_refused(name: str) -> None:
+    targets, task = np.arange(9.0), example(name)
+    assert task.why_unmeasurable(targets) == ""
+    small = task.model_copy(update={"spread": 0.5})  # the median distance from the mean is 2
+    assert says(small.why_unmeasurable(targets), "spreads of 0.5")
 
 
 @pytest.mark.parametrize(

@@ -108,7 +108,9 @@ class Regression(Task):
     verdict_metric: ClassVar[str] = "squared_error"
     group_word: ClassVar[str] = "in all"
     verdict_needs: ClassVar[str] = "there are at least {fewest} {tested}"
-    unmeasurable_remedy: ClassVar[str] = "Add patients, or check the target column."
+    unmeasurable_remedy: ClassVar[str] = (
+        "Add patients, or check the target column and the study's spread."
+    )
     patients_apart: ClassVar[bool] = True
 
     @property
@@ -124,10 +126,20 @@ class Regression(Task):
         return columns[:, 0].astype(np.float64)
 
     def why_unmeasurable(self, targets: Targets) -> str:
-        """Refuse a test part without patients who differ."""
+        """Refuse patients who do not differ, or by so much that every error counts the same."""
         if len(targets) < 2:
             return f"there are {len(targets)} patients"
-        return f"all patients have the target {targets[0]:g}" if np.ptp(targets) == 0 else ""
+        if np.ptp(targets) == 0:
+            return f"all patients have the target {targets[0]:g}"
+        apart = float(np.median(np.abs(targets - targets.mean()))) / self.spread
+        return (
+            ""
+            if apart < LARGEST_RESIDUAL
+            else (
+                f"half of the patients lie {LARGEST_RESIDUAL:g} or more of the study's spreads of"
+                f" {self.spread:g} from their mean, and no error counts for more"
+            )
+        )
 
     def groups(self, targets: Targets) -> dict[str, int]:
         return {}

@@ -186,7 +186,8 @@ class Survival(Task):
     group_word: ClassVar[str] = "with the event"
     verdict_needs: ClassVar[str] = "at least {fewest} {tested} had the event"
     unmeasurable_remedy: ClassVar[str] = (
-        "Add patients with the event, or check the columns of the target and [data.values]."
+        "Add patients with the event, or check the columns of the target, [data.values] and"
+        " [data.units]."
     )
     patients_apart: ClassVar[bool] = True
 
@@ -208,9 +209,12 @@ class Survival(Task):
         return columns.astype(np.float64)
 
     def why_unmeasurable(self, targets: Targets) -> str:
-        """Refuse a test or training part without an event."""
-        events = int(targets[:, 1].sum())
-        return "" if events > 1 else f"{('nobody', 'one patient alone')[events]} had the event"
+        """Refuse a test or training part without an event, or of the first interval alone."""
+        events, first = int(targets[:, 1].sum()), self.cut_points[0]
+        if events < 2:
+            return f"{('nobody', 'one patient alone')[events]} had the event"
+        is_early = bool((targets[:, 0] <= first).all())
+        return f"nobody was followed beyond the first cut point, {first:g}" if is_early else ""
 
     def doubt_about(self, targets: Targets) -> str:
         """Return a doubt if nearly all times lie on one side of the cut points: another unit?"""
