@@ -192,7 +192,8 @@ def test_the_rules_that_the_texts_recommend_are_the_best_ranked() -> None:
         RECOMMENDED,
         "evidence_erosion",
     }
-    assert min(tuned, key=lambda arm: tuned[arm][1]) == RECOMMENDED
+    least = sorted(tuned, key=lambda arm: tuned[arm][1])[:2]
+    assert set(least) == {RECOMMENDED, "evidence_erosion"}
     explored = losses("which-rule", "## Over 5 settings")
     assert min(explored, key=lambda arm: explored[arm]) == "evidence_erosion"
     confirmed = losses("confirmation", "## Over 4 settings")

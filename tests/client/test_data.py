@@ -91,7 +91,7 @@ def test_a_count_is_a_whole_number(tmp_path: Path, mark: str) -> None:
     data = {"separator": ";", "decimal": mark}
     assert load_patients(make_site(tmp_path, rows.format(2), data=data), study).targets[-1] == 2
     message = problem_of(make_site(tmp_path, rows.format(f"2{mark}5"), data=data), study)
-    assert says(message, "column falls", "no whole number", f"'2{mark}5' on line 4")
+    assert says(message, "column falls", "not a whole number", f"'2{mark}5' on line 4")
 
 
 def test_a_file_without_a_header_can_be_given_one(tmp_path: Path) -> None:

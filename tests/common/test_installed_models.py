@@ -157,7 +157,7 @@ FAULTY = {
     "return nn.Flatten()": "has no parameter that is trained",
     "return nn.LazyLinear(2)": "has no shape yet. Give lazy layers their sizes",
     "return nn.Linear(3, 2).double()": "weight is torch.float64; what is trained travels as",
-    "return nn.Linear(4, 2)": "cannot be trained on inputs of shape ('n', 3): RuntimeError: mat1",
+    "return nn.Linear(4, 2)": "cannot be trained on inputs of shape ('n', 3): RuntimeError: ",
     "return nn.Linear(3, 5)": "gives a tensor of shape (2, 5) for 2 patients; the study's task",
     "return nn.LSTM(3, 2)": "gives a tuple for 2 patients",
     "return nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))": "1 (BatchNorm1d) has running stat",

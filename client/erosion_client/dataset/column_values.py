@@ -223,7 +223,7 @@ def _number_parser(feature: NumberFeature, marks: NumberMarks, unit: UnitChange 
             )
             return Fault(wrong, remedy, is_range=True)
         if feature.whole and not value.is_integer():
-            return Fault("no whole number, and the study counts", _MAP)
+            return Fault("not a whole number, and the outcome is a count", _MAP)
         return value
 
     return parse
