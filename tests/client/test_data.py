@@ -736,8 +736,9 @@ def test_times_that_seem_to_be_months_are_asked_about(tmp_path: Path) -> None:
     task: dict[str, object] = {"kind": "tabular", "outcome": "survival", "features": ["age"]}
     task |= {"target": {"time": "days", "event": "ill"}, "cut_points": [90, 365]}
     text = "age,days,ill\n" + "".join(f"{30 + i},{i % 36 + 1},{i % 2}\n" for i in range(40))
-    (note,) = load_patients(site_of(tmp_path, text), make_study(task=task)).notes
+    note, early = load_patients(site_of(tmp_path, text), make_study(task=task)).notes
     assert says(note, "column days", "100%", "90 to 365", "[data.units]")
+    assert says(early, "followed beyond the first cut point, 90")
     in_days = site_of(tmp_path, text, units={"days": 30.4})
     assert not load_patients(in_days, make_study(task=task)).notes
 
