@@ -234,6 +234,17 @@ def test_a_rule_that_gives_back_no_step(given: Any) -> None:
         played(given)
 
 
+def test_a_rule_that_raises_is_named() -> None:
+    def broken(_state: State, _cohort: Any) -> Any:
+        raise ValueError("no luck")
+
+    with refused(RunError, "mine", "round 1", "ValueError: no luck", "-v", "resume") as problem:
+        played(GOOD, update=broken)
+    assert isinstance(problem.value.__cause__, ValueError)
+    with refused(RunError, "round 1", "TypeError"):
+        played(GOOD, exchanges=lambda _state, _begun: None)
+
+
 @pytest.mark.parametrize(
     ("ask", "said"),
     [

@@ -32,7 +32,9 @@ def checked_first(state: Any, arm: str) -> Any:
 def checked_state(state: Any, before: RunState, arm: str, made_by: str) -> Any:
     """Return a later state of the arm, as `made_by` of its method gave it back. Raises RunError."""
     if problem := next(_problems_with_state(state, before.algorithm_state), ""):
-        raise _fault(arm, before.round + 1, f"`{made_by}` gave back a wrong state: {problem}")
+        raise fault_of_rule(
+            arm, before.round + 1, f"`{made_by}` gave back a wrong state: {problem}"
+        )
     return state
 
 
@@ -42,9 +44,9 @@ def checked_step(
     """Return the last step; `cohort` must have weights, `known` may be named. Raises RunError."""
     number = before.round + 1
     if not isinstance(step, Step):
-        raise _fault(arm, number, f"it gave back a {type(step).__name__}, no Step")
+        raise fault_of_rule(arm, number, f"it gave back a {type(step).__name__}, no Step")
     if problem := next(_problems_with_step(step, before, cohort, known), ""):
-        raise _fault(arm, number, problem)
+        raise fault_of_rule(arm, number, problem)
     checked_state(step.state, before, arm, "update")
     return step
 
@@ -52,13 +54,14 @@ def checked_step(
 def checked_ask(ask: Any, begun: RoundStart, known: Collection[HospitalName], arm: str) -> Ask:
     """Return the next request. `known`: the hospitals that may be asked. Raises RunError."""
     if not isinstance(ask, Ask):
-        raise _fault(arm, begun.round, f"it gave a {type(ask).__name__}, no Ask")
+        raise fault_of_rule(arm, begun.round, f"it gave a {type(ask).__name__}, no Ask")
     if problem := next(_problems_with_ask(ask, begun.user, known), ""):
-        raise _fault(arm, begun.round, problem)
+        raise fault_of_rule(arm, begun.round, problem)
     return ask
 
 
-def _fault(arm: str, number: int, problem: str) -> RunError:
+def fault_of_rule(arm: str, number: int, problem: str) -> RunError:
+    """Return the error for a method's mistake in this round."""
     return RunError(
         f"The rule of {arm!r} made a mistake in round {number}: {problem}",
         remedy=f"{_REMEDY} A run with a folder goes on after the rounds before, with --resume.",

@@ -8,6 +8,7 @@
 The coordinator, simulations and `erosion.flower` share it.
 """
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import ceil, inf
@@ -18,11 +19,13 @@ from torch import Tensor
 from erosion_common.aggregation.cohort import Cohort, HospitalName, MemoryCohort, Update
 from erosion_common.aggregation.vectors import is_finite
 from erosion_common.algorithms.base import Algorithm, Answers, Ask, RoundStart, SiteAnswer, Step
+from erosion_common.errors import ErosionError
 from erosion_common.rounds.checked_step import (
     checked_ask,
     checked_first,
     checked_state,
     checked_step,
+    fault_of_rule,
 )
 from erosion_common.rounds.records import (
     Absence,
@@ -33,6 +36,8 @@ from erosion_common.rounds.records import (
     RunState,
 )
 from erosion_common.support.text import most_said
+
+logger = logging.getLogger("erosion")
 
 
 def first_state(method: Algorithm[Any], params: Tensor, arm: str = "") -> RunState:
@@ -120,6 +125,12 @@ class Round:
             cohort = self._cohort if self.request and self.request.expects.update else None
             step = checked_step(end.value, self._state, cohort, known, self._arm)
             self.request, self.outcome = None, self._conclude(step)
+        except (ErosionError, OSError):
+            raise
+        except Exception as problem:  # a method may be of somebody else's package
+            logger.debug("the rule of %r failed", self._arm, exc_info=True)
+            raised = f"it raised {type(problem).__name__}: {problem}; -v shows where"
+            raise fault_of_rule(self._arm, self._state.round + 1, raised) from problem
         else:
             self.request = checked_ask(request, self._started, known, self._arm)
             asked = self.request.hospitals
