@@ -1,8 +1,6 @@
 """The command line: one sub-command for each thing that a person does."""
 
 import argparse
-import atexit
-import gc
 import os
 import re
 import resource
@@ -22,8 +20,6 @@ EPILOG = Path(__file__).with_name("help.txt").read_text("utf-8")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one sub-command; people get messages, never tracebacks. Returns the exit code."""
-    # What is left goes with the process; Python would look through all of it three times.
-    atexit.register(gc.freeze)
     whole = parser()
     if any("\0" in given for given in arguments or ()):  # by a program that calls this one
         whole.error("an argument has a NUL character in it, which no path can have; remove it")
