@@ -9,7 +9,7 @@ import pytest
 
 from erosion.simulation.simulator import simulate
 from erosion_client.training.hospital import Hospital
-from erosion_common.errors import RunError
+from erosion_common.errors import DataError, RunError
 from erosion_common.protocol.messages import Summary
 from erosion_common.rounds.context import Decisions
 from erosion_common.rounds.data_check import DataCheck, data_check
@@ -107,7 +107,6 @@ def test_hospitals_that_are_alike_fit(tmp_path: Path, task: str) -> None:
     [
         ("ill", turned_round, "ill"),
         ("event", turned_round, "ill"),
-        ("event", lambda r: {**r, "days": (r["days"] / 30.4).round(1) + 0.1}, "days"),
         ("grade", lambda r: {**r, "grade": 3 - r["grade"]}, "grade"),
         ("loss", lambda r: {**r, "loss": -r["loss"]}, "loss"),
         ("ill", lambda r: {**r, "kind": np.where(r["kind"] == "y", "x", r["kind"])}, "kind"),
@@ -122,6 +121,18 @@ def test_a_hospital_that_does_not_fit_is_found_and_nobody_else(
     study = study_of(task)
     found = compared(tmp_path, study, {**tables, odd: change(tables[odd])})
     assert {(misfit.hospital, misfit.column) for misfit in found.misfits} == {(odd, column)}
+
+
+def test_times_in_another_unit_do_not_fit_and_the_users_are_refused(tmp_path: Path) -> None:
+    tables, study = all_alike(), study_of("event")
+    of_user, of_peer = (
+        {**tables, odd: {**tables[odd], "days": (tables[odd]["days"] / 30.4).round(1) + 0.1}}
+        for odd in (USER, "c")
+    )
+    found = compared(tmp_path, study, of_peer)
+    assert [(misfit.hospital, misfit.column) for misfit in found.misfits] == [("c", "days")]
+    with refused(DataError, "first cut point, 500", "[data.units]"):
+        compared(tmp_path, study, of_user)
 
 
 def run(folder: Path, study: Study, tables: Mapping[str, Rows]) -> tuple[Result, DataCheck]:
