@@ -4,6 +4,7 @@ import json
 import os
 import re
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from statistics import fmean, median
 
@@ -120,6 +121,25 @@ def two_digits(value: float) -> str:
 
 
 CROSS_FITTED = "5 folds, 5 times"
+
+
+def test_the_texts_quote_the_coordinators_memory() -> None:
+    found = json.loads((BENCHMARKS / "coordinator_memory.json").read_text())["details"]
+    measured = [found[f"{number} hospitals"] for number in (4, 16, 64)]
+
+    def listed(figures: Iterable[str]) -> str:
+        return "{}, {} and {}".format(*figures)
+
+    on_disk = listed(f"{each['disk, models']:.1f}" for each in measured)
+    in_memory = listed(two_digits(each["memory, models"]) for each in measured)
+    slower = listed(
+        f"{each['disk, seconds a round'] / each['memory, seconds a round']:.1f}"
+        for each in measured
+    )
+    assert f"| {on_disk} N with 4, 16 and 64" in flowing("docs/operations.md")
+    assert f"updates in memory | {in_memory} N" in flowing("docs/operations.md")
+    assert f"{on_disk} models of memory" in flowing("docs/link.md")
+    assert f"and {slower} times the time" in flowing("docs/link.md")
 
 
 def test_the_page_about_experiments_quotes_the_cost_of_the_simulator() -> None:

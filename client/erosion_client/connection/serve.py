@@ -33,7 +33,7 @@ from erosion_common.protocol.flower import CLIENT_APP_RAISED_EXCEPTION, NoAnswer
 from erosion_common.sealed import phases
 from erosion_common.support.files import version_of
 from erosion_common.support.logs import about
-from erosion_common.support.status import STATUS_NAME, read_status_file
+from erosion_common.support.status import STATUS_NAME, left_behind
 from erosion_common.support.text import printable
 
 logger = logging.getLogger("erosion.site")
@@ -212,13 +212,14 @@ class RunningSite:
 
         A site file that was cut off between two lines is a valid one with fewer limits.
         """
-        seen = None
-        with suppress(ErosionError, OSError):  # no status that can be read says nothing
-            seen = read_status_file(status)
-        before = seen.values.get("rules") if seen is not None else None
+        before = left_behind(status).get("rules")
         if isinstance(before, Mapping) and (keys := [*_differing(before, self._rules())]):
             self.news = f"changed since this site last ran: {', '.join(keys)}"
-            logger.warning("%s was %s", self._path, self.news)
+            logger.warning(
+                "%s was %s. If nobody changed them, restore the file from a backup",
+                self._path,
+                self.news,
+            )
 
     def _rules(self) -> dict[str, Any]:
         return self._site.model_dump(mode="json", include={"limits", "approval", "budget"})

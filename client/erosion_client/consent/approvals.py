@@ -306,7 +306,8 @@ def listing(site: Site, records: Records) -> Iterator[str]:
     if number := records.answers.num_recovered():
         yield (
             f"{number} answers are known from the log alone: these records were restored or lost,"
-            " and decisions and disclosures from then on may be missing."
+            " and later decisions and disclosures may be missing. Restore the latest copy if there"
+            " is one."
         )
     if not entries:
         yield f"No coordinator has asked {site.name} to take part in a study yet."

@@ -53,7 +53,7 @@ class PrivateDatabase:
                 isolation_level=None,
                 check_same_thread=False,
             )
-            weakref.finalize(self, self._file.close)  # if nobody closes it, nor can use it any more
+            weakref.finalize(self, self._file.close)  # where its owner forgot to
             self._file.execute("pragma synchronous = full")
             (found,) = self._file.execute("pragma user_version").fetchone()
             files: tuple[Path, ...] = ()

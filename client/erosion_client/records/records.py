@@ -7,15 +7,14 @@ backup is compared once with the log of what was sent (`recovery`).
 import hashlib
 import os
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from erosion_client.records.answers import AnswerTable, StudyTable
 from erosion_client.records.ledgers import DisclosureTable, PrivacyTable, SumTable
 from erosion_client.records.private_database import PrivateDatabase
-from erosion_common.errors import ErosionError, SiteError
-from erosion_common.support.status import read_status_file
+from erosion_common.errors import SiteError
+from erosion_common.support.status import left_behind
 
 if TYPE_CHECKING:
     from erosion_client.site_file import Site
@@ -93,16 +92,14 @@ class Records(PrivateDatabase):
 
     def forgotten(self, status: Path) -> Iterator[str]:
         """Yield what these records lack by the status that this site's last program left."""
-        seen, known = None, self.num_noted()
-        with suppress(ErosionError, OSError):  # no status that can be read says nothing
-            seen = read_status_file(status)
-        noted = seen.values.get("noted") if seen is not None else None
+        known, noted = self.num_noted(), left_behind(status).get("noted")
         if isinstance(noted, int) and known < noted:
             yield (
                 f"{self.path or 'The memory'} has {known} decisions and disclosures, and {status}"
                 f" knows of {noted}: it was restored from an older backup, or copied without its"
-                " -wal. Put the newer one back. Else decide again about studies that were approved"
-                " or declined since; figures about nearly the same patients may leave again"
+                " -wal. Restore the latest copy. If there is none, decide again on the studies that"
+                " were approved or declined since; figures about nearly the same patients may"
+                " leave again"
             )
 
     def _check_owner(self, hospital: str) -> None:

@@ -37,7 +37,7 @@ from erosion_common.rounds.records import (
 )
 from erosion_common.support.text import most_said
 
-logger = logging.getLogger("erosion")
+logger = logging.getLogger("erosion.round")
 
 
 def first_state(method: Algorithm[Any], params: Tensor, arm: str = "") -> RunState:

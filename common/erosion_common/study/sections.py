@@ -165,7 +165,7 @@ class Evaluation(Settings):
     def _problem_with_subgroups(self, task: AnyTask) -> str | None:
         features = {feature.name: feature for feature in getattr(task, "features", ())}
         if self.subgroups and len(getattr(task, "classes", ())) > 2:
-            return "evaluation.subgroups are measured with two classes, and not with more"
+            return "evaluation.subgroups needs a task with at most two classes; remove it"
         for name, cuts in self.subgroups.items():
             if (feature := features.get(name)) is None:
                 return f"evaluation.subgroups: {name!r} is none of the features"

@@ -182,6 +182,14 @@ def read_status_file(path: Path) -> Seen | None:
     return Seen(values, seconds_ago, is_held)
 
 
+def left_behind(path: Path) -> Mapping[str, Any]:
+    """Return the values of a status file; none where there is no file that can be read."""
+    with suppress(ErosionError, OSError):
+        if (seen := read_status_file(path)) is not None:
+            return seen.values
+    return {}
+
+
 def _is_held(path: Path) -> bool:
     """Return whether a process holds the file's lock; also where the file system has no locks."""
     for _try in range(10):  # it may be replaced while it is looked at

@@ -126,19 +126,17 @@ class Regression(Task):
         return columns[:, 0].astype(np.float64)
 
     def why_unmeasurable(self, targets: Targets) -> str:
-        """Refuse patients who do not differ, or by so much that every error counts the same."""
+        """Refuse equal targets, and a spread so small that nearly every error is capped."""
         if len(targets) < 2:
             return f"there are {len(targets)} patients"
         if np.ptp(targets) == 0:
             return f"all patients have the target {targets[0]:g}"
         apart = float(np.median(np.abs(targets - targets.mean()))) / self.spread
+        if apart < LARGEST_RESIDUAL:
+            return ""
         return (
-            ""
-            if apart < LARGEST_RESIDUAL
-            else (
-                f"half of the patients lie {LARGEST_RESIDUAL:g} or more of the study's spreads of"
-                f" {self.spread:g} from their mean, and no error counts for more"
-            )
+            f"half of the patients are at least {LARGEST_RESIDUAL:g} spreads of {self.spread:g}"
+            " from their mean, where errors are capped"
         )
 
     def groups(self, targets: Targets) -> dict[str, int]:
