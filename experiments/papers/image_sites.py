@@ -90,7 +90,7 @@ def without_notes() -> Iterator[None]:
         log.disabled = before
 
 
-STUDIES, SPLITS = ("ham10000", "cifar10"), 8
+STUDIES, SPLITS = ("ham10000", "cifar10"), 50
 FOLDS = 3
 METRICS = ("accuracy", "auroc", "log_loss")
 ARMS: Arms = {
@@ -104,8 +104,7 @@ ARMS: Arms = {
     RECOMMENDED: RECOMMENDED_ARM,
     "evidence_erosion": {"noise_margin": 0.0},  # as it says of networks
 }
-# What came later has cells of its own, over fewer splits.
-NEWER_SPLITS = 4
+# What came later has cells of its own.
 NEWER: Arms = {
     "local": {},
     **{name: {} for name in (*PERSONAL, *SPLIT_MODELS) if name != "fedbn"},  # nothing is normalised
@@ -118,19 +117,17 @@ MAJORITY, POOLED, LOCAL_STOPPED = "majority", "pooled", "local_stopped"
 def plans() -> list[CellPlan]:
     """Return a cell for each study, user and split; all users of one split before the next."""
 
-    def points(splits: int) -> Iterator[Values]:
-        return (
-            {"study": study, "user": user, "seed": split}
-            for split in range(splits)
-            for study in STUDIES
-            for user in users_of(study)
-        )
-
+    points = [
+        {"study": study, "user": user, "seed": split}
+        for split in range(SPLITS)
+        for study in STUDIES
+        for user in users_of(study)
+    ]
     same = {"arms": ARMS, "folds": FOLDS, "version": 1}
     newer = {"part": "newer", "arms": NEWER}
     return [
-        *planned("{study}-{user}-{seed}", points(SPLITS), **same),
-        *planned("{part}-{study}-{user}-{seed}", points(NEWER_SPLITS), **newer),
+        *planned("{study}-{user}-{seed}", points, **same),
+        *planned("{part}-{study}-{user}-{seed}", points, **newer),
     ]
 
 

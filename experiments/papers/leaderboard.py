@@ -133,8 +133,8 @@ def _sections(found: Splits, order: Sequence[str]) -> Iterator[dict[str, Any]]:
         }
 
 
-def _images(results: Path) -> tuple[str, str]:
-    """The mean log losses of the image sites' cells minus local training's; the newer's splits."""
+def _images(results: Path) -> tuple[str, dict[str, str]]:
+    """The mean log losses of the image sites' cells minus local training's; each part's splits."""
     cells = read_cells(results / image_sites.EXPERIMENT.name, image_sites.plans())
     found: dict[str, dict[Setting, list[Values]]] = {"": {}, "newer": {}}
     for cell in cells.values():
@@ -158,7 +158,9 @@ def _images(results: Path) -> tuple[str, str]:
         )
     ]
     against = comparison_table(every, lambda one: [one.ours], lambda one: ", ".join(one.setting))
-    return against, one_or_range(map(len, found["newer"].values()))
+    return against, {
+        part: one_or_range(map(len, of_part.values())) for part, of_part in found.items()
+    }
 
 
 def draw(results: Path = RESULTS) -> Page:
@@ -167,7 +169,7 @@ def draw(results: Path = RESULTS) -> Page:
     arms, others = compared(found)
     rows, common = ranked(found, arms)
     order = [*(row[0] for row in rows), *others]
-    images, newer = _images(results)
+    images, splits = _images(results)
     return page(
         "leaderboard",
         intervals=intervals("a column"),
@@ -183,8 +185,8 @@ def draw(results: Path = RESULTS) -> Page:
         ),
         sections=list(_sections(found, order)),
         images=images,
-        splits=image_sites.SPLITS,
-        newer=newer,
+        splits=splits[""],
+        newer=splits["newer"],
     )
 
 

@@ -56,6 +56,7 @@ MINUTES = {  # the first that an experiment's own words hold
     "three hours": 180,
     "four hours": 240,
     "ten hours": 600,
+    "fifteen hours": 900,
 }
 
 
