@@ -119,6 +119,30 @@ def test_ctrl_c_in_a_class_is_no_fault(capsys: pytest.CaptureFixture[str]) -> No
     assert capsys.readouterr().err == "erosion: interrupted\n"
 
 
+@pytest.mark.parametrize("number", ["SIGINT", "SIGTERM"])
+def test_an_interrupted_import_ends_before_the_program_does(number: str, tmp_path: Path) -> None:
+    """A package that is cut off may catch it, abort, or be a fault when it is imported again."""
+    (tmp_path / "slow_package.py").write_text(
+        f"import os, signal\nos.kill(os.getpid(), signal.{number})\nprint('loaded')\n"
+    )
+    script = (
+        "import argparse, sys, time\n"
+        "from erosion_common.program.ending import in_words\n"
+        "def run():\n"
+        "    import slow_package\n"
+        f"    time.sleep({PATIENCE})\n"
+        "sys.exit(in_words(run, argparse.Namespace()))\n"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+    assert (run.returncode, run.stdout, run.stderr) == (130, "loaded\n", "erosion: interrupted\n")
+
+
 @pytest.mark.parametrize("printed", ["print('x', flush=True)", "Console().print('x')"])
 def test_who_reads_no_further_ends_a_command_without_an_error(printed: str) -> None:
     script = (

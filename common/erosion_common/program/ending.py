@@ -1,6 +1,7 @@
 """How a program ends: a mistake gives a message and a distinct exit code, never a traceback."""
 
 import argparse
+import atexit
 import errno
 import logging
 import os
@@ -17,6 +18,7 @@ from erosion_common.support.logs import JsonLines, never_fail_to_encode, open_mi
 from erosion_common.support.text import shown
 
 FAULT, UNUSABLE, INTERRUPTED = 70, 74, 130  # EX_SOFTWARE and EX_IOERR of sysexits.h
+AGAIN_SECONDS = 0.01  # until an interruption that came in an import is tried again
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NOT_UTF_8 = re.compile("[^\\s\"']*[\udc80-\udcff][^\\s\"']*")  # as Python reads such a name
 
@@ -26,7 +28,9 @@ def in_words(run: Callable[[], int | None], options: argparse.Namespace) -> int:
     open_missing_streams()
     never_fail_to_encode(sys.stdout)
     never_fail_to_encode(sys.stderr)
-    signal.signal(signal.SIGTERM, _interrupt)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as a shell starts it in the background
+            signal.signal(number, _interrupt)
     try:
         code = run() or 0
         print(end="", flush=True)  # while it can be said that it failed; there may be no output
@@ -68,11 +72,13 @@ def in_words(run: Callable[[], int | None], options: argparse.Namespace) -> int:
             trace,
         )
         return FAULT
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        atexit.register(_end_in_silence)
 
 
 def _interrupted(options: argparse.Namespace) -> int:
-    for again in (signal.SIGINT, signal.SIGTERM):  # ends the rest at once and in silence
-        signal.signal(again, signal.SIG_DFL)
+    _end_in_silence()
     _say("interrupted", options)
     return INTERRUPTED
 
@@ -110,5 +116,23 @@ def _say(words: str, options: argparse.Namespace, problem: BaseException | None 
     print(f"{head}erosion: {shown(words)}", file=sys.stderr)
 
 
-def _interrupt(_signal: int, _frame: FrameType | None) -> None:
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    """Interrupt the program, but no import: a half-loaded package fails, aborts or goes on."""
+    is_again = number != signal.SIGALRM and signal.getitimer(signal.ITIMER_REAL)[0] > 0
+    while frame is not None and not is_again:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            signal.setitimer(signal.ITIMER_REAL, AGAIN_SECONDS)
+            return
+        frame = frame.f_back
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    if is_again:
+        _end_in_silence()
+        os.kill(os.getpid(), number)
     raise KeyboardInterrupt
+
+
+def _end_in_silence() -> None:
+    """From now on end at once when a signal comes, without another word."""
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    for again in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(again, signal.SIG_DFL)
