@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import tomli_w
 
+from erosion_common.program import command_line
 from erosion_common.program.command import Command
 from erosion_common.program.command_line import EPILOG, main, parser
 from erosion_common.program.commands import installed_commands
@@ -113,6 +114,22 @@ def test_ctrl_c_in_a_class_is_no_fault(capsys: pytest.CaptureFixture[str]) -> No
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         assert in_words(run, argparse.Namespace()) == 130
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert capsys.readouterr().err == "erosion: interrupted\n"
+
+
+def test_ctrl_c_while_the_command_is_read_leaves_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command_line, "parser", interrupted)
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        assert main(["algorithms"]) == 130
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

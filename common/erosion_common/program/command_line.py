@@ -20,16 +20,16 @@ EPILOG = Path(__file__).with_name("help.txt").read_text("utf-8")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one sub-command; people get messages, never tracebacks. Returns the exit code."""
-    whole = parser()
-    if any("\0" in given for given in arguments or ()):  # by a program that calls this one
-        whole.error("an argument has a NUL character in it, which no path can have; remove it")
-    given = sys.argv[1:] if arguments is None else arguments
-    if given and (package := missing_commands().get(given[0])):
-        whole.error(f"`erosion {given[0]}` comes with {package}, which is not installed here")
-    options = whole.parse_args(arguments)
-    handler: Callable[[argparse.Namespace], int] = options.handler
+    options = argparse.Namespace()
 
     def run() -> int:
+        whole = parser()
+        if any("\0" in given for given in arguments or ()):  # by a program that calls this one
+            whole.error("an argument has a NUL character in it, which no path can have; remove it")
+        given = sys.argv[1:] if arguments is None else arguments
+        if given and (package := missing_commands().get(given[0])):
+            whole.error(f"`erosion {given[0]}` comes with {package}, which is not installed here")
+        whole.parse_args(arguments, options)
         # Models, figures and logs are for this account alone, unless the person says otherwise.
         said = os.environ.get("EROSION_UMASK", "077")
         if not re.fullmatch("[0-7]{1,4}", said):
@@ -37,6 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.umask(int(said, base=8))
         # Memory holds patients and keys: a fault must not leave it on the disk.
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        handler: Callable[[argparse.Namespace], int] = options.handler
         return handler(options)
 
     return in_words(run, options)
