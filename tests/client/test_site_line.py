@@ -2,8 +2,9 @@
 
 import gc
 import re
+import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from flwr.app import Message
@@ -91,3 +92,26 @@ def test_a_proxy_is_shown_the_same_password_by_the_line_as_by_the_check(password
         shown = [re.findall(r"(?i)proxy-authorization: (\S+ \S+)", head) for head in gate.asked]
     assert len(shown) >= 2
     assert all(one == shown[0] != [] for one in shown)
+
+
+@pytest.mark.parametrize("connect", [SiteLink.__enter__, lambda line: line.check(seconds=5.0)])
+def test_a_site_that_is_stopped_while_it_begins_to_connect_ends(
+    connect: Callable[[SiteLink], object], line: SiteLink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GRPC then has a call that nobody ends, and waits for its end when the channel is closed."""
+    is_over, begun = threading.Event(), threading.Thread.start
+
+    def interrupted(thread: threading.Thread) -> None:
+        monkeypatch.setattr(threading.Thread, "start", begun)
+        raise KeyboardInterrupt
+
+    def closes() -> None:
+        close()
+        is_over.set()
+
+    close = line._channel.close
+    monkeypatch.setattr(line._channel, "close", closes)
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        connect(line)
+    assert not is_over.is_set()

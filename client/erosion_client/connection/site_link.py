@@ -404,7 +404,10 @@ class SiteLink:
         if self._call is not None:
             with contextlib.suppress(grpc.RpcError, ValueError):
                 self._call.cancel()
-        self._channel.close()
+        # If an interruption came while it began the call, gRPC waits without end for the call's.
+        closing = threading.Thread(target=self._channel.close, name="line", daemon=True)
+        closing.start()
+        closing.join(GOODBYE_SECONDS)
 
 
 def _request(head: dict[str, Any], content: RecordDict) -> Message:
