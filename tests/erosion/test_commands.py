@@ -58,21 +58,48 @@ def test_waits_are_bounded(option: str, value: str, capsys: pytest.CaptureFixtur
     assert says(capsys.readouterr().err, f"{value} seconds", "0")
 
 
-def test_the_help_waits_for_no_command_s_imports() -> None:
+@pytest.mark.parametrize(
+    ("unneeded", "commands"),
+    [
+        ("torch grpc cryptography pydantic", ["--help", "testbed --help", "status .", "models"]),
+        ("torch flwr", ["enroll list", "log verify sent.jsonl", "audit run --logs a=sent.jsonl"]),
+    ],
+)
+def test_commands_wait_for_no_imports_that_they_do_not_need(
+    tmp_path: Path, unneeded: str, commands: list[str]
+) -> None:
     program = (
-        "import sys; from erosion_common.program import command_line as line;"
-        "line.parser().format_help();"
-        "print(*(name for name in ('torch', 'grpc', 'cryptography', 'pydantic')"
-        " if name in sys.modules))"
+        "import sys; from erosion_common.program.command_line import main\n"
+        "for command in sys.argv[2:]:\n"
+        "    try: main(command.split())\n"
+        "    except SystemExit: pass\n"
+        "print(*{*sys.argv[1].split()} & {*sys.modules}, file=sys.stderr)"
     )
     run = subprocess.run(
-        [sys.executable, "-c", program],
+        [sys.executable, "-c", program, unneeded, *commands],
+        cwd=tmp_path,
         capture_output=True,
         text=True,
         timeout=PATIENCE,
         check=True,
     )
-    assert run.stdout.split() == []
+    assert run.stderr.splitlines()[-1] == ""
+
+
+def test_a_program_ends_without_freeing_what_it_holds() -> None:
+    script = (
+        "import atexit, sys\n"
+        "from erosion_common.program import command_line as line\n"
+        "class Held:\n"
+        "    def __del__(self): print('freed')\n"
+        "def command():\n"
+        "    atexit.register(print, 'handled')\n"
+        "    return 3\n"
+        "held, line.main = Held(), command\n"
+        "line.program()"
+    )
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=PATIENCE)
+    assert (run.returncode, run.stdout, run.stderr) == (3, b"handled\n", b"")
 
 
 def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,13 +1,14 @@
 """The command line: one sub-command for each thing that a person does."""
 
 import argparse
+import atexit
 import os
 import re
 import resource
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from erosion_common.errors import ErosionError
 from erosion_common.program.command import Command
@@ -41,6 +42,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return handler(options)
 
     return in_words(run, options)
+
+
+def program() -> NoReturn:
+    """Run one sub-command and end the process, without freeing each of torch's objects first."""
+    codes: list[int] = []
+
+    def end() -> None:
+        for code in codes:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+
+    atexit.register(end)  # first, so that it is called last
+    codes.append(main())
+    sys.exit(codes[0])
 
 
 class _Version(argparse.Action):
@@ -97,4 +113,4 @@ def parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    program()

@@ -6,7 +6,6 @@ from math import prod
 from erosion_common.algorithms.base import ExpectedReply
 from erosion_common.errors import StudyError
 from erosion_common.learning.models import num_built
-from erosion_common.protocol import wire
 from erosion_common.protocol.frames import LARGEST_HEAD_BYTES
 from erosion_common.study.study import Study
 from erosion_common.support.process import memory_bytes
@@ -71,6 +70,8 @@ def check_sizes(study: Study) -> None:
 
 def problem_with_heads(study: Study) -> tuple[str, str] | None:
     """Returns why a receiver would refuse a message of the study, and the remedy; or None."""
+    from erosion_common.protocol import wire  # and with it Flower, which a report does not need
+
     task = study.task
     width = task.input_shape[0] if isinstance(task, TabularTask) else 0
     scaled = SCALING_BYTES * width if study.scaling in ("federated", "user") else 0

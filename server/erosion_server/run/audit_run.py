@@ -2,16 +2,22 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from erosion_common.errors import RunError, SiteError
 from erosion_common.formats.sent_log import entries_since, hash_of, held_against, read_witness
-from erosion_common.sealed.audit import Examined, examine, read_disclosure
-from erosion_common.sealed.records import Evidence, RecordFiles, arms_in
 from erosion_server.run.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from erosion_common.sealed.audit import Examined
+    from erosion_common.sealed.records import Evidence
 
 
 def audit_run(run: Path, openings: Sequence[Path]) -> bool:
     """Show what is known and missing; True if no opening is off. Raises RunError."""
+    from erosion_common.sealed.audit import examine, read_disclosure
+    from erosion_common.sealed.records import RecordFiles, arms_in
+
     folder = RunFolder(run).sealed
     found = [kept for arm in arms_in(folder) if (kept := RecordFiles(folder, arm).evidence())]
     if not found:
@@ -26,7 +32,7 @@ def audit_run(run: Path, openings: Sequence[Path]) -> bool:
     return all(finding.is_honest for finding in shown)
 
 
-def _lines(evidence: Evidence, shown: Sequence[Examined]) -> list[str]:
+def _lines(evidence: "Evidence", shown: "Sequence[Examined]") -> list[str]:
     context = evidence.context
     found = "from the user's update" if evidence.claims == "distances" else "long"
     lines = [

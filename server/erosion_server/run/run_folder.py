@@ -8,13 +8,16 @@ from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
 from shlex import quote
+from typing import TYPE_CHECKING
 
 import tomli_w
 
 from erosion_common.errors import CheckpointError, DiskError, RunError, StudyError
-from erosion_common.study.study import Study, load_study
 from erosion_common.support.files import FileIn, held, read_named, write_atomically
 from erosion_common.support.text import printable
+
+if TYPE_CHECKING:  # a log is audited without torch
+    from erosion_common.study.study import Study
 
 MODELS = "models"  # folder of every arm's model
 USERS = "users"  # the folder of the hospitals' parts
@@ -111,7 +114,7 @@ class RunFolder:
         return f"`erosion server --resume {quote(str(self.to_resume))}`"
 
 
-def new_run_folder(parent: Path, study: Study) -> RunFolder:
+def new_run_folder(parent: Path, study: "Study") -> RunFolder:
     """Make `parent/<time>-<study>`, with the study in it. Raises RunError where that fails."""
     path = first = parent / f"{_stamp()}-{study.name}"
     with _usable(parent, "Give another folder with --runs FOLDER."):
@@ -125,7 +128,7 @@ def new_run_folder(parent: Path, study: Study) -> RunFolder:
         return _begun(RunFolder(path), study)
 
 
-def open_run_folder(path: Path, study: Study) -> RunFolder:
+def open_run_folder(path: Path, study: "Study") -> RunFolder:
     """Use `path`, which must hold no run, and no other study. Raises RunError."""
     folder = RunFolder(path)
     with _usable(path):
@@ -141,7 +144,7 @@ def open_run_folder(path: Path, study: Study) -> RunFolder:
             return _begun(folder, study)
 
 
-def resumed_run_folder(path: Path, study: Study | None = None) -> RunFolder:
+def resumed_run_folder(path: Path, study: "Study | None" = None) -> RunFolder:
     """Return the folder of a run that did not end. Raises RunError.
 
     `study`: the study to resume it with. A run that has not begun takes it instead of the stored
@@ -164,7 +167,7 @@ def resumed_run_folder(path: Path, study: Study | None = None) -> RunFolder:
     return folder
 
 
-def _take(study: Study, folder: RunFolder) -> None:
+def _take(study: "Study", folder: RunFolder) -> None:
     path = folder.path
     with alone_in(path):
         if not _is_of_another_study(folder, study):
@@ -188,7 +191,7 @@ def _take(study: Study, folder: RunFolder) -> None:
         write_study(folder.study, study)
 
 
-def user_folder(whole: RunFolder, study: Study) -> RunFolder:
+def user_folder(whole: RunFolder, study: "Study") -> RunFolder:
     """Return the part of the study's user, made if need be. Raises RunError, CheckpointError."""
     folder = whole.of_user(study.user)
     with _usable(folder.path):
@@ -211,7 +214,7 @@ def _usable(path: Path, remedy: str = "") -> Iterator[None]:
         raise DiskError(what, where=str(path), remedy=remedy) from None
 
 
-def _begun(folder: RunFolder, study: Study, name: str = "") -> RunFolder:
+def _begun(folder: RunFolder, study: "Study", name: str = "") -> RunFolder:
     _name_it(folder, name)
     write_study(folder.study, study)
     return folder
@@ -227,7 +230,9 @@ def _stamp() -> str:
     return datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
 
 
-def _is_of_another_study(folder: RunFolder, study: Study) -> bool:
+def _is_of_another_study(folder: RunFolder, study: "Study") -> bool:
+    from erosion_common.study.study import load_study
+
     if not folder.study.exists():
         return False
     try:
@@ -250,6 +255,6 @@ def alone_in(folder: Path) -> Iterator[None]:
         yield
 
 
-def write_study(path: Path, study: Study) -> None:
+def write_study(path: Path, study: "Study") -> None:
     """The study as a TOML file with every default written out."""
     write_atomically(path, tomli_w.dumps(study.model_dump(mode="json", exclude_none=True)))
