@@ -42,8 +42,8 @@ from erosion_server.run.run_folder import RunFolder, new_run_folder
 DATA = "testbed"  # the hospitals' folder in a run's
 KEY = "node.key"
 STOP_SECONDS = 5.0  # between asking a process to end and ending it
-LOOK_SECONDS = 0.05  # between two looks at the processes
-LOOKS_PER_READING = 20  # of their logs
+LOOK_SECONDS = 0.2  # between two looks at the processes
+LOOKS_PER_READING = 5  # of their logs
 IMPORTED_BY_ALL = (
     *("erosion_client.connection.serve", "erosion_server.coordination.run_study"),
     "scipy.optimize",  # for the user's references, and the coordinator's data check
@@ -335,7 +335,7 @@ def _watch(server: _Program, sites: list[_Program]) -> int:
                 )
         if len(reported) == len(sites):
             raise ErosionError("Every site ended, so the study cannot go on; see above.")
-        time.sleep(LOOK_SECONDS)
+        server.process.join(LOOK_SECONDS)
     return code if code >= 0 else 128 - code
 
 

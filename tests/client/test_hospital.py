@@ -29,6 +29,7 @@ from erosion_common.protocol.messages import (
 from erosion_common.protocol.scaling import pool
 from erosion_common.rounds.selection import fold_studies, trials
 from erosion_common.study.study import Study
+from erosion_common.tasks.inputs import TabularTask
 from tests.support.close import assert_close
 from tests.support.said import raises, says
 from tests.support.small_study import make_site, make_study, twenty_patients, with_missing
@@ -301,6 +302,17 @@ def test_wrong_scalings_are_refused(tmp_path: Path, scaling: Scaling | None, rea
     study = make_study(scaling="federated")
     with raises(Refusal, reason):
         Hospital(peer_site(tmp_path)).train(request(study, scaling=scaling))
+
+
+def test_a_scaling_is_checked_in_the_first_round_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A study of many columns has as many features to ask."""
+    prepared = LocalDataset(peer_site(tmp_path), make_study(scaling="federated"))
+    scaling = Scaling(mean=(0.0, 0.0), deviation=(1.0, 1.0))
+    parts = prepared.parts(scaling)
+    monkeypatch.setattr(TabularTask, "terms", None)
+    assert prepared.parts(scaling.model_copy()) is parts
 
 
 def test_what_cannot_be_answered_is_refused(tmp_path: Path) -> None:

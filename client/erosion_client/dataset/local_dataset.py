@@ -310,6 +310,8 @@ class LocalDataset:
 
     def _checked(self, scaling: Scaling | None) -> Scaling:
         """Return a scaling of the coordinator's. Raises Refusal where it does not fit."""
+        if scaling is not None and scaling == self._scaled_by:
+            return scaling  # as in the rounds before
         columns = self.study.task.input_shape[0]
         if scaling is None:
             raise Refusal(
