@@ -308,12 +308,26 @@ def test_a_patients_key_written_in_two_ways_is_one_key(tmp_path: Path) -> None:
     assert found.labels.tolist() == ["1.0", "1.0", "01", "e\u0301", "e\u0301"]
 
 
-@pytest.mark.parametrize("keys", [["1.10101E+17", "2.5E+11"], [1.1e17, 4.0]])
+@pytest.mark.parametrize(
+    "keys",
+    [
+        *(["1.10101E+17", "2.5E+11"], ["9007199254740994.0", "4.0"], [1.1e17, 4.0]),
+        np.array([16777216, 4], dtype=np.float32),  # the next whole number is the same there
+    ],
+)
 def test_a_patients_key_that_was_rounded_is_refused(tmp_path: Path, keys: list[Any]) -> None:
     columns = {"id": keys, "age": [40, 50], "sex": ["f", "m"], "ill": [0, 1]}
     pyarrow.parquet.write_table(pa.table(columns), tmp_path / "a.parquet")
     site = make_site(tmp_path, file="a.parquet", data={"patient": "id"})
     assert says(problem_of(site, make_study()), "patient key 'id' is rounded", "as text")
+
+
+def test_a_key_of_bytes_that_are_no_text_is_refused(tmp_path: Path) -> None:
+    keys = [number.to_bytes(4, "big") for number in (9, 10)]  # a tab and a line's end, as text
+    columns = {"id": keys, "age": [40, 50], "sex": ["f", "m"], "ill": [b"0", b"1"]}
+    pyarrow.parquet.write_table(pa.table(columns), tmp_path / "a.parquet")
+    site = make_site(tmp_path, file="a.parquet", data={"patient": "id"})
+    assert says(problem_of(site, make_study()), "column 'id' is of type binary")
 
 
 def test_one_column_cannot_be_the_target_and_a_feature(tmp_path: Path) -> None:

@@ -51,8 +51,17 @@ MOST_UNFIT = 0.05  # of the values of such a column
 FEWEST_FOR_TYPICAL = 20  # values needed to compare their median with the study's `typical`
 FEWEST_BARE = 5  # rows without nearly any feature that are worth a note
 UNTYPICAL = 2.0  # widths of `typical` to the median; 3.4 deviations of a normal distribution
-ROUNDED = re.compile(r"\d(\.\d+)?[eE]\+\d{2,3}")  # a long number as spreadsheets write it
+ROUNDED = re.compile(r"\d(\.\d+)?[eE]\+\d{2,3}|(\d{16}\.0)")  # a long number as spreadsheets and
+# programs write it; in the second form some are exact
 STANDS_FOR = {"mode": " (the commonest)", "indicator": " (as missing)"}  # after their number
+
+
+def _rounded(column: TextColumn) -> list[str]:
+    """Return the whole numbers that may stand for several, because their last digits are lost."""
+    if isinstance(column, NumberColumn):
+        return [t for t in column.texts if t and abs(float(t)) >= column.exact]
+    found = ((t, ROUNDED.fullmatch(t)) for t in column.texts)
+    return [t for t, match in found if match and (not match[2] or float(t) >= MOST_EXACT)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,8 +285,7 @@ class _TableCheck:
                 f"patient key {key!r} is empty on {where}{more}; fill it in, so that it is known"
                 " which rows are of one patient"
             )
-        exact = MOST_EXACT if isinstance(column, NumberColumn) else 0
-        if rounded := [t for t in column.texts if ROUNDED.fullmatch(t) and float(t) >= exact]:
+        if rounded := _rounded(column):
             self.problems.append(
                 f"patient key {key!r} is rounded, such as {rounded[0]!r}, so that patients with the"
                 " same first digits cannot be told apart; export it as text"

@@ -16,6 +16,7 @@ from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from erosion_client.dataset.column_values import ArrowTexts, numbers_in, taken, trimmed
@@ -120,6 +121,13 @@ class NumberColumn(TextColumn):
         is_number = np.isfinite(found) & ~self.is_missing
         return found if is_number.all() else np.where(is_number, found, np.nan)
 
+    @property
+    def exact(self) -> float:
+        """Up to which every whole number differs from the next in this type."""
+        if not pa.types.is_floating(self._values.type):
+            return np.inf
+        return float(2 ** (np.finfo(self._values.type.to_pandas_dtype()).nmant + 1))
+
     def as_keys(self) -> TextColumn:
         """Return itself: its texts are different numbers."""
         return self
@@ -211,13 +219,21 @@ def text_column(name: str, column: "pa.ChunkedArray") -> TextColumn:
             return NumberColumn(values)
         encoded = values.dictionary_encode(null_encoding="encode")
         codes = np.from_dlpack(encoded.indices).astype(np.int64)
-        texts, is_changed = trimmed(encoded.dictionary.cast(pa.large_string()))
+        said = encoded.dictionary.cast(pa.large_string())
+        if _is_binary(kind) and pc.any(pc.match_substring(said, "\0")).as_py():
+            raise no_text  # numbers and bits as bytes, of which some would be spaces
+        texts, is_changed = trimmed(said)
     except pa.ArrowNotImplementedError:
         raise no_text from None
     if is_changed:
         again = texts.dictionary_encode()
         texts, codes = again.dictionary, np.from_dlpack(again.indices).astype(np.int64)[codes]
     return TextColumn(ArrowTexts(texts), codes)
+
+
+def _is_binary(kind: pa.DataType) -> bool:
+    tests = pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary
+    return any(test(kind) for test in tests)
 
 
 class ColumnEncoder(dict[str, int]):
