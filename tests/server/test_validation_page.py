@@ -139,6 +139,22 @@ def test_the_interval_of_a_single_hospital_is_drawn_whole() -> None:
     assert (middle - low) / (high - low) == pytest.approx(0.51 / 1.17, abs=0.01)
 
 
+def test_a_plot_of_calibration_says_when_where_hospitals_differ_in_that() -> None:
+    measured = validated()
+    (figures,) = measured.models
+    every = {
+        name: measured.model_copy(
+            update={"models": (figures.model_copy(update={"horizon": time}),)}
+        )
+        for name, time in (("alike", 10.0), ("a name that is long enough to be cut", 5.0))
+    }
+    run = with_validation(every)
+    drawn = validation_values(RunData(run.study, run.records, run.result))["travelled"]
+    said = {each.name: [by in each.svg for by in (", by 10", ", by 5")] for each in drawn}
+    assert said["forest-calibration-slope"] == [True, True]
+    assert said["forest-auroc"] == [False, False]
+
+
 def test_the_page_names_each_hospitals_part_and_files_hold_all(tmp_path: Path) -> None:
     every = {
         "a": validated(auroc=0.7, slope=0.6),

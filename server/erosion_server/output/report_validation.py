@@ -168,7 +168,13 @@ def _forests(
         known = summed.get(measure.name)
         last = ["mean, expected"] * (known is not None)
         means = [known.mean] if known else []
-        called = [shortened(printable(run.shown(n)), charts.LONGEST_NAME) for n, _ in shown]
+        at = {n: run.horizon(every[n].models[0]) if every[n].models else "" for n, _ in shown}
+        is_timed = measure.name != run.result.task.leak_metric and len({*at.values()}) > 1
+        ends = {n: f", by {time}" * is_timed for n, time in at.items()}
+        called = [
+            shortened(printable(run.shown(n)), charts.LONGEST_NAME - len(end)) + end
+            for n, end in ends.items()
+        ]
         span = _span([*(each for _, each in shown), *means], measure.aim)
         plot = Plot.of_rows([*called, *last], span, measure.label)
         if measure.aim is not None:
