@@ -272,3 +272,4 @@ def test_a_remedy_for_few_helps(tmp_path: Path, changes: dict[str, Any], remedy:
     with pytest.raises(Refusal) as refused:
         Hospital(site).describe(study)
     assert remedy in str(refused.value)
+    assert "let the study have another user" in str(refused.value)

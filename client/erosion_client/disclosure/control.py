@@ -367,7 +367,8 @@ class DisclosureControl:
         if len(np.unique(groups)) < self.cell:
             raise Refusal(
                 f"{name} does not measure models on fewer than {self.cell} patients"
-                f" (limits.min_cell = {self.cell}): {remedy}."
+                f" (limits.min_cell = {self.cell}): {remedy}, or, with hardly more patients in"
+                " all, let the study have another user."
             )
         flat = rows.reshape(len(rows), -1), targets.reshape(len(targets), -1)
         measured = np.column_stack(flat).astype(np.float64)

@@ -23,6 +23,7 @@ NEEDED = ("Rows", "Columns", "PhotometricInterpretation", "BitsAllocated", "Pixe
 GREY = {"MONOCHROME1": "INVERSE", "MONOCHROME2": "IDENTITY"}  # and the PresentationLUTShape
 COLOUR = ("RGB", "YBR_FULL", "YBR_FULL_422", "YBR_ICT", "YBR_RCT")
 NO_IMAGES = ("SEG", "RTSTRUCT", "RTDOSE", "RTPLAN", "PR", "KO", "SR", "REG", "RWV", "FID")
+LARGEST_MEASURED = 1e12  # in any unit; beyond, every picture would be white or black
 NOT_SQUARE = 0.01  # relative, of the sides of a pixel
 SPACINGS = ("PixelSpacing", "ImagerPixelSpacing", "NominalScannedPixelSpacing", "PixelAspectRatio")
 TABLES = ("PresentationLUTSequence", "RedPaletteColorLookupTableDescriptor")
@@ -139,6 +140,11 @@ def _windowed(
             " can rescale it; export it again"
         )
     measured = np.asarray(apply_modality_lut(values, data), dtype=np.float64)
+    if not np.abs(measured).max(initial=0.0) <= LARGEST_MEASURED:
+        raise UnusableImageError(
+            f"says RescaleSlope = {slope} and RescaleIntercept = {intercept}, by which it has"
+            f" values beyond {LARGEST_MEASURED:g}; export it again"
+        )
     if window != "file":
         return windowed(measured, window)
     if (own := own_window(data)) is not None:
