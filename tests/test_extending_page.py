@@ -1,7 +1,8 @@
 """The parts of docs/extending.md, as a package outside the program, run and hold the contracts."""
 
 import sys
-from collections.abc import Callable
+from argparse import Namespace
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,20 @@ import tomli_w
 import erosion
 from erosion_client.site_file import load_site
 from erosion_client.training.limits import allow_only_these
-from erosion_common.errors import Refusal
+from erosion_client.training.request import faults_of
+from erosion_common import algorithms
+from erosion_common.errors import ModelError, Refusal, SiteError, StudyError
 from erosion_common.program.command_line import main
+from erosion_common.program.ending import in_words
 from erosion_common.settings.packages import installed_part
-from erosion_common.study.study import load_study
+from erosion_common.study.study import Study, load_study
+from tests.support.contexts import CONTEXT
 from tests.support.extending_page import SECTIONS, example_of, first_example
-from tests.support.installed_package import write_package
+from tests.support.installed_package import forgotten_afterwards, write_package
 from tests.support.patience import PATIENCE
 from tests.support.processes import start
 from tests.support.programs import print_into
+from tests.support.small_study import make_study
 
 ROOT = Path(__file__).resolve().parents[1]
 MODULES = {
@@ -164,6 +170,82 @@ def test_the_nearest_of_two_peers_counts() -> None:
     code = dict(SECTIONS)["A method"]
     example = example_of("A method")
     assert example["step"].weights == {"own": 1.0, "near": 1.0, "far": 0.0}, code
+
+
+def broken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: str, new: str, name: str = "nearest_peer"
+) -> Study:
+    """A study with the page's method, in which one line is another."""
+    source = first_example("A method")
+    assert old in source
+    source = source.replace(old, new).replace('"nearest_peer"', f'"{name}"')
+    entries = {"methods": f"{name} = ward_broken:NearestPeer"}
+    write_package(tmp_path, "ward_broken", {"__init__": source}, entries)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(algorithms, "REGISTRY", dict(algorithms.REGISTRY))
+    sha256 = installed_part("method", name).sha256
+    arms = {"nearest": {"algorithm": name, "sha256": sha256}}
+    return erosion.load_study({**make_study().model_dump(exclude_none=True), "arms": arms})
+
+
+@pytest.fixture
+def forgotten(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    yield from forgotten_afterwards(monkeypatch)
+
+
+RULE = "return Algorithm(no_state, _update)"
+KEY = '    algorithm: Literal["nearest_peer"]'
+FAILED = "The package ward_broken, which this program runs, failed (__init__.py, line"
+
+
+@pytest.mark.usefixtures("forgotten")
+@pytest.mark.parametrize(
+    ("old", "new", "name", "said"),
+    [
+        (
+            f"{KEY} =",
+            '    algorithm: Literal["other"] = "other"  #',
+            "nearest_peer",
+            "called 'other'",
+        ),
+        ("def rule", "def ruler", "nearest_peer", "The method 'nearest_peer' lacks rule."),
+        (KEY, f"    need: int\n{KEY}", "nearest_peer", "arms.nearest.need is missing"),
+        ("def rule", "def problem_with(self, num):\n        1 / 0\n\n    def rule", "near", FAILED),
+        (RULE, RULE, "fedavg", "algorithm = 'fedavg' comes with this program; leave sha256 out"),
+    ],
+)
+def test_a_method_that_cannot_be_used_is_refused_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: str, new: str, name: str, said: str
+) -> None:
+    with pytest.raises(StudyError) as refused:
+        broken(tmp_path, monkeypatch, old, new, name)
+    assert said in str(refused.value)
+
+
+@pytest.mark.parametrize("algorithm", ["not_here", ["not_here"]])
+def test_a_method_that_is_not_installed_is_called_so(algorithm: object) -> None:
+    arms = {"nearest": {"algorithm": algorithm, "sha256": "0" * 64}}
+    with pytest.raises(StudyError) as refused:
+        erosion.load_study({**make_study().model_dump(exclude_none=True), "arms": arms})
+    is_named = "No method 'not_here' is installed here" in str(refused.value)
+    assert is_named == isinstance(algorithm, str)
+
+
+@pytest.mark.usefixtures("forgotten")
+@pytest.mark.parametrize("raised", ["KeyError('x')", "SystemExit"])
+def test_what_a_package_raises_is_no_fault_of_this_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], raised: str
+) -> None:
+    study = broken(tmp_path, monkeypatch, RULE, f"raise {raised}")
+
+    def run() -> None:
+        study.arms["nearest"].build(CONTEXT)
+
+    assert in_words(run, Namespace()) == ModelError.exit_code
+    assert FAILED in capsys.readouterr().err
+    with pytest.raises(SiteError) as missed, faults_of(study.model):  # at a site: a round is missed
+        run()
+    assert FAILED in str(missed.value)
 
 
 @pytest.mark.parametrize("content", [b"age=61 Meier\n", b"age=61=Meier\n", b"\xff\n"])

@@ -32,6 +32,7 @@ from torch import Tensor
 
 from erosion_common.errors import RunError
 from erosion_common.rounds.channel import Connection, Request
+from erosion_common.settings.packages import faults_of_packages
 from erosion_common.study.study import Study
 
 LARGE = 1 << 16  # bytes of an array that travels outside of the pickle
@@ -266,7 +267,8 @@ def _answered(
     requests: Mapping[Connection, Request],
 ) -> Iterator[object]:
     try:
-        yield from answers(requests)
+        with faults_of_packages():  # whose traceback cannot be sent
+            yield from answers(requests)
     except Exception as problem:  # noqa: BLE001 - it is raised in the other process
         trace = traceback.format_exc()
         try:

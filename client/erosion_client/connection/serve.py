@@ -31,6 +31,7 @@ from erosion_common.errors import ErosionError, ModelError, NotNoted, Refusal, S
 from erosion_common.protocol import wire
 from erosion_common.protocol.flower import CLIENT_APP_RAISED_EXCEPTION, NoAnswer
 from erosion_common.sealed import phases
+from erosion_common.settings.packages import faults_of_packages
 from erosion_common.support.files import version_of
 from erosion_common.support.logs import about
 from erosion_common.support.status import STATUS_NAME, left_behind
@@ -120,7 +121,8 @@ def _handler(name: str, answer: Respond) -> Callable[[Message, Context], Message
     def handle(message: Message, context: Context) -> Message:
         del context  # the site keeps its own state; Flower's would go through its store
         try:
-            return Message(answer(message.content), reply_to=message)
+            with faults_of_packages():
+                return Message(answer(message.content), reply_to=message)
         except wire.UnknownStudy as problem:
             return Message(wire.encode_header(problem.wanted), reply_to=message)
         except NotNoted:  # this site signs out, so that a round waits for it

@@ -15,6 +15,7 @@ from erosion_common.errors import ErosionError, Refusal, SiteError
 from erosion_common.learning.networks import ModelBase
 from erosion_common.protocol.compression import Packed
 from erosion_common.protocol.messages import EvaluateRequest, TrainRequest
+from erosion_common.settings.packages import blamed
 
 Request = TrainRequest | EvaluateRequest
 
@@ -99,7 +100,7 @@ logger = logging.getLogger("erosion.site")
 
 @contextmanager
 def faults_of(model: ModelBase, request: Request | None = None) -> Iterator[None]:
-    """Turn an installed model's exception into a SiteError: its text stays at the site.
+    """Turn an exception of a package's code into a SiteError: its text stays at the site.
 
     So it is with a method's, where the `request` brings what only the method knows to fit. All
     others are faults of the program.
@@ -108,10 +109,12 @@ def faults_of(model: ModelBase, request: Request | None = None) -> Iterator[None
         yield
     except ErosionError:
         raise
-    except Exception as problem:
+    except (Exception, SystemExit) as problem:
+        remedy = "Correct its package, and tell the study's user"
         if model.runs_installed_code:
             what = f"The model {model.described()} failed on this hospital's patients"
-            remedy = "Correct its package, and tell the study's user"
+        elif where := blamed(problem):
+            what = where
         elif request is not None and _brings_more(request):
             what, remedy = "A method failed on what a request brings", "Tell the coordinator"
         else:

@@ -44,13 +44,19 @@ def in_words(run: Callable[[], int | None], options: argparse.Namespace) -> int:
         _drop_output()
         return 0
     except SystemExit as problem:
-        if not isinstance(problem.__context__, BrokenPipeError):
-            raise
-        return 0  # which rich made of the same
+        if isinstance(problem.__context__, BrokenPipeError):
+            return 0  # which rich made of the same
+        if fault := _of_package(problem):
+            _say(str(fault), options)
+            return fault.exit_code
+        raise
     except Exception as problem:  # noqa: BLE001 - a fault of ours; people still get a sentence
         if isinstance(problem.__cause__, KeyboardInterrupt):  # what Python makes of it in a class
             return _interrupted(options)
         trace = problem if getattr(options, "verbose", 0) else None
+        if fault := _of_package(problem):
+            _say(f"{fault} -v shows where." if trace is None else str(fault), options, trace)
+            return fault.exit_code
         if isinstance(problem, OSError) and problem.filename is not None:
             _say(_unusable(problem), options, trace)
             return UNUSABLE
@@ -65,9 +71,13 @@ def in_words(run: Callable[[], int | None], options: argparse.Namespace) -> int:
             )
             _say(f"{words} Rename it, or work in another folder.", options, trace)
             return UNUSABLE
+        from erosion_common.settings.packages import loaded_packages
+
+        packages = loaded_packages()
+        whose = f", or of {packages}, whose code it runs" if packages else ""
         _say(
-            f"a fault of this program ({type(problem).__name__}: {problem}). Please report it with"
-            f" {'what -v shows' if trace is None else 'what stands above'}.",
+            f"a fault of this program{whose} ({type(problem).__name__}: {problem}). Please report"
+            f" it with {'what -v shows' if trace is None else 'what stands above'}.",
             options,
             trace,
         )
@@ -75,6 +85,13 @@ def in_words(run: Callable[[], int | None], options: argparse.Namespace) -> int:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         atexit.register(_end_in_silence)
+
+
+def _of_package(problem: BaseException) -> ErosionError | None:
+    """Return the error for what somebody else's code raised, of which none may run here."""
+    from erosion_common.settings.packages import blamed, failed  # not for `erosion --help`
+
+    return failed(where, problem) if (where := blamed(problem)) else None
 
 
 def _interrupted(options: argparse.Namespace) -> int:

@@ -263,7 +263,9 @@ def _whole_sentence(model: type[BaseModel], raw: Mapping[str, Any], detail: Any)
     place = _place(model, raw, detail["loc"])
     context = {name: _plain(limit) for name, limit in detail.get("ctx", {}).items()}
     if kind == "missing":
-        return f"{place.key} is missing; add it"
+        name = _key(detail["loc"][-1])  # which `_place` may not know of a package's class
+        key = place.key if place.key.endswith(name) else f"{place.key}.{name}"
+        return f"{key} is missing; add it"
     if kind == "extra_forbidden":
         near = difflib.get_close_matches(_key(detail["loc"][-1]), place.known_keys, n=1)
         known = f"erosion {software_version()} knows {', '.join(place.known_keys)}"

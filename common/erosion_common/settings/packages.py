@@ -8,16 +8,22 @@ entry point's own package, and not what that package imports from others.
 
 import hashlib
 import importlib.util
+import inspect
+import logging
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from erosion_common.errors import ModelError, Refusal
+from erosion_common.errors import ErosionError, ModelError, Refusal
 
 if TYPE_CHECKING:
     from pydantic import ValidatorFunctionWrapHandler
+
+logger = logging.getLogger("erosion.packages")
 
 Kind = Literal["method", "task", "model", "source", "output"]
 
@@ -129,7 +135,46 @@ def load_class(kind: Kind, name: str, sha256: str | None, base: Any) -> Any:
         raise ModelError(
             f"The {kind} {name!r} is no subclass of {base.__name__}", remedy="Make it one."
         )
+    fields: Mapping[str, Any] = getattr(found, "model_fields", {})
+    called = next((fields[tag].default for tag in _TAGS if tag in fields), name)
+    if isinstance(called, str) and called != name:
+        raise ModelError(
+            f"The {kind} {name!r} is called {called!r} in its class",
+            remedy="Give the entry point and the class one name in the package.",
+        )
     return found
+
+
+_TAGS = ("algorithm", "outcome", "source")  # by which a class of a part is named
+
+
+def blamed(problem: BaseException) -> str:
+    """Return where a package's code raised it, of those that this process imported, or ""."""
+    for frame, line in reversed(list(traceback.walk_tb(problem.__traceback__))):
+        package = str(frame.f_globals.get("__name__")).partition(".")[0]
+        if package in _loaded:
+            file = Path(frame.f_code.co_filename).name
+            return f"The package {package}, which this program runs, failed ({file}, line {line})"
+    return ""
+
+
+def loaded_packages() -> str:
+    """Return the packages that this process imported parts of, for a message."""
+    return ", ".join(sorted(_loaded))
+
+
+@contextmanager
+def faults_of_packages() -> Iterator[None]:
+    """Raise ModelError for what a package's code raises; any other exception as it is."""
+    try:
+        yield
+    except ErosionError:
+        raise
+    except (Exception, SystemExit) as problem:
+        if not (where := blamed(problem)):
+            raise
+        logger.debug("%s", where, exc_info=True)
+        raise failed(where, problem) from problem
 
 
 def failed(what: str, problem: BaseException) -> ModelError:
@@ -153,11 +198,27 @@ def open_union(
 
     def validate(value: Any, handler: "ValidatorFunctionWrapHandler") -> Any:
         name = value.get(tag) if isinstance(value, Mapping) else getattr(value, tag, None)
-        if not isinstance(name, str) or name in known or name not in installed_names(kind):
+        if not isinstance(name, str):
+            return handler(value)
+        is_of_package = isinstance(value, Mapping) and "sha256" in value
+        if is_of_package and name in known:
+            raise ValueError(
+                f"sha256 names a part of a package, and {tag} = {name!r} comes with this program;"
+                " leave sha256 out, or ask the package's author to rename the part"
+            )
+        if is_of_package:
+            installed_part(kind, name)  # which says so where it is not installed here
+        if name in known or name not in installed_names(kind):
             return handler(value)
         if isinstance(value, BaseModel):
             return value  # made by this validator
-        return form_of(value).model_validate(value)
+        form = form_of(value)
+        if inspect.isabstract(form):
+            raise ModelError(
+                f"The {kind} {name!r} lacks {', '.join(sorted(form.__abstractmethods__))}",
+                remedy="Correct the package, or ask its author.",
+            )
+        return form.model_validate(value)
 
     return WrapValidator(validate), SerializeAsAny()  # type: ignore[type-arg]
 

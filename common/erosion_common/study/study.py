@@ -27,6 +27,7 @@ from erosion_common.learning.private_step import problem_with_layers
 from erosion_common.learning.training import Training
 from erosion_common.settings.base import Settings, read_toml, validate
 from erosion_common.settings.names import HospitalName, Name, ShownName
+from erosion_common.settings.packages import faults_of_packages
 from erosion_common.study import privacy, sealing
 from erosion_common.study.privacy import Privacy, strength_of
 from erosion_common.study.sections import (
@@ -297,14 +298,19 @@ class Study(Settings):
     def _check_arms(self, arms: Mapping[str, AnyArm]) -> None:
         """Check what needs no parameters, and for models at hand what does."""
         for name, arm_settings in arms.items():
-            problem = (
-                arm_settings.problem_with(len(self.hospitals))
-                or arm_settings.problem_with_names(self.hospitals)
-                or self._problem_with_finish(arm_settings)
-                or arm_settings.problem_with_training(self.training)
-                or arm_settings.problem_with_task(self.task)
-                or (self._problem_with_model(arm_settings) if self.model.has_free_shapes else None)
-            )
+            with faults_of_packages():
+                problem = (
+                    arm_settings.problem_with(len(self.hospitals))
+                    or arm_settings.problem_with_names(self.hospitals)
+                    or self._problem_with_finish(arm_settings)
+                    or arm_settings.problem_with_training(self.training)
+                    or arm_settings.problem_with_task(self.task)
+                    or (
+                        self._problem_with_model(arm_settings)
+                        if self.model.has_free_shapes
+                        else None
+                    )
+                )
             if problem:
                 raise ValueError(f"arms.{name}: {problem}")
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from erosion_common.errors import DiskError, ErosionError, RunError
 from erosion_common.rounds.presence import HospitalsAwayError
+from erosion_common.settings.packages import blamed
 from erosion_common.study.study import Study, load_study
 from erosion_common.support.files import read_named, version_of, write_atomically
 from erosion_server.run.run_folder import RunFolder, new_run_folder, resumed_run_folder
@@ -155,9 +156,10 @@ class StudyQueue:
 
 
 def text_of_fault(what: str, problem: Exception) -> str:
-    """Log a fault of ours for -v, and return it in words."""
+    """Log a fault of ours, or of a package's code, for -v, and return it in words."""
     logging.getLogger("erosion").info("%s", what, exc_info=problem)
-    return f"a fault of this program ({type(problem).__name__}: {problem}); -v shows more"
+    whose = blamed(problem) or "a fault of this program"
+    return f"{whose} ({type(problem).__name__}: {problem}); -v shows more"
 
 
 def _content(path: Path) -> bytes | None:

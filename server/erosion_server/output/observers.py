@@ -111,8 +111,8 @@ class InBackground:
         try:
             while self._problem is None and (event := self._events.get()) is not None:
                 self._observer.notify(event)
-        except Exception as problem:  # noqa: BLE001 - an observer may raise anything
-            self._problem = problem
+        except (Exception, SystemExit) as problem:  # noqa: BLE001 - an observer may raise anything
+            self._problem = RunError("it ended") if isinstance(problem, SystemExit) else problem
         try:
             self._observer.close()
         except Exception as problem:  # noqa: BLE001 - as above
