@@ -1,5 +1,7 @@
 """Creating a federation, and enrolling, renewing and revoking its sites."""
 
+import errno
+import fcntl
 import gzip
 import io
 import os
@@ -352,6 +354,17 @@ def test_another_enrolment_is_waited_for_and_then_told_of(
     with folder.locked(), pytest.raises(EnrolmentError):
         enrol_site(folder, "north")
     enrol_site(folder, "north")
+
+
+def test_a_disk_without_locks_is_named(
+    folder: FederationFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def has_none(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", has_none)
+    with pytest.raises(OSError, match=r"/\.lock"):
+        enrol_site(folder, "bob")
 
 
 @pytest.mark.parametrize("is_terminal", [False, True])

@@ -20,7 +20,7 @@ from erosion_common.sealed.pinned_keys import as_text
 from erosion_common.settings.base import Settings, read_toml, validate
 from erosion_common.settings.names import Name
 from erosion_common.support import expiry
-from erosion_common.support.files import FileIn, open_lock, write_private
+from erosion_common.support.files import FileIn, naming, open_lock, write_private
 from erosion_common.support.keys import PublicKey, fingerprint, public_pem, read_public_key
 
 DEFAULT_FOLDER = Path("federation")
@@ -108,11 +108,13 @@ class FederationFolder:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Let one enrolment work at a time. Raises EnrolmentError after LONGEST_WAIT."""
-        with open_lock(self.path / ".lock") as lock:
+        place = self.path / ".lock"
+        with open_lock(place) as lock:
             give_up_at = monotonic() + LONGEST_WAIT
             while True:
                 try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    with naming(place):  # some network file systems have no locks
+                        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     break
                 except BlockingIOError:
                     if monotonic() > give_up_at:
