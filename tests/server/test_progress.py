@@ -19,6 +19,7 @@ from erosion_common.rounds.records import RoundRecord
 from erosion_common.tasks.classification import Classification
 from erosion_server.output import terminal
 from erosion_server.output.events import RunEvent, StudyStarted
+from erosion_server.output.observers import Observers
 from erosion_server.output.tables import WeightBars
 from erosion_server.output.terminal import (
     ArmProgress,
@@ -215,6 +216,18 @@ def test_an_encoding_without_blocks_does_not_end_the_study(monkeypatch: pytest.M
     stream.flush()
     stream.seek(0)
     assert "home          ######## 1.00" in stream.read()
+
+
+def test_who_reads_no_further_does_not_end_the_study(caplog: pytest.LogCaptureFixture) -> None:
+    """As where the `tee` of `erosion server STUDY.toml | tee log` is gone."""
+
+    class Closed(io.StringIO):
+        def write(self, _: str) -> int:
+            raise BrokenPipeError
+
+    with Observers({"terminal": progress(Closed())}) as observers:
+        observers.notify(StudyStarted(make_run().study, "127.0.0.1:41237", FOLDER))
+    assert "BrokenPipeError" in caplog.text
 
 
 def test_a_small_weight_is_not_shown_as_none() -> None:

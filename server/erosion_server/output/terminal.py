@@ -67,13 +67,21 @@ def progress(
         return JsonProgress(stream)
     # Asked of the stream and not of rich, which FORCE_COLOR makes take a log file for a terminal.
     if not label and stream.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown"):
-        return Terminal(Console(file=stream, highlight=False), is_live=True)
+        return Terminal(_Console(file=stream, highlight=False), is_live=True)
     return Terminal(plain_console(stream), is_live=False, label=f"{label}: " if label else "")
+
+
+class _Console(Console):
+    """One that who reads no further fails, as any output may; rich would end the study."""
+
+    def on_broken_pipe(self) -> None:
+        """Raise it: called where it is handled."""
+        raise
 
 
 def plain_console(stream: TextIO) -> Console:
     """Without escape codes: for log files, pipes and CI."""
-    return Console(
+    return _Console(
         file=stream, force_terminal=False, color_system=None, highlight=False, legacy_windows=False
     )
 
