@@ -222,6 +222,20 @@ def test_a_method_that_cannot_be_used_is_refused_by_its_name(
     assert said in str(refused.value)
 
 
+@pytest.mark.usefixtures("forgotten")
+def test_an_unknown_key_of_a_packages_method_names_those_that_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = broken(tmp_path, monkeypatch, KEY, f"    radius: float = 1.0\n{KEY}")
+    raw = study.model_dump(exclude_none=True)
+    raw["arms"]["nearest"]["radios"] = 2.0
+    with pytest.raises(
+        StudyError, match=r"no key 'radios'; it knows algorithm, .* radius, "
+    ) as wrong:
+        erosion.load_study(raw)
+    assert "balls" not in str(wrong.value)  # of a method of the program's
+
+
 @pytest.mark.parametrize("algorithm", ["not_here", ["not_here"]])
 def test_a_method_that_is_not_installed_is_called_so(algorithm: object) -> None:
     arms = {"nearest": {"algorithm": algorithm, "sha256": "0" * 64}}

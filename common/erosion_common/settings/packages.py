@@ -192,7 +192,8 @@ def open_union(
     A table with a key `tag` that is none of `ours` but an installed name of that kind is of the
     class that `form_of` makes for it.
     """
-    from pydantic import BaseModel, SerializeAsAny, WrapValidator  # not for `erosion --help`
+    # Not for `erosion --help`.
+    from pydantic import BaseModel, SerializeAsAny, ValidationError, WrapValidator
 
     known = frozenset(ours)
 
@@ -218,7 +219,17 @@ def open_union(
                 f"The {kind} {name!r} lacks {', '.join(sorted(form.__abstractmethods__))}",
                 remedy="Correct the package, or ask its author.",
             )
-        return form.model_validate(value)
+        try:
+            return form.model_validate(value)
+        except ValidationError as problem:
+            wrong = [e for e in problem.errors() if e["type"] == "extra_forbidden"]
+            if not wrong or len(wrong[0]["loc"]) > 1:
+                raise
+            keys = ", ".join(sorted(form.model_fields))
+            raise ValueError(
+                f"the {kind} {name!r} of a package has no key {wrong[0]['loc'][0]!r:.80}; it knows"
+                f" {keys}"
+            ) from None
 
     return WrapValidator(validate), SerializeAsAny()  # type: ignore[type-arg]
 
