@@ -374,8 +374,9 @@ def test_too_few_patients_is_said_without_a_winner() -> None:
     ("p_value", "told"),
     [
         (1 / 20_001, "< 0.001."),
-        (401 / 20_001, "= 0.02005."),  # above the level of 0.02
-        (0.020000001, "= 0.020000001."),
+        (401 / 20_001, "= 0.02005 (a difference is claimed up to 0.02)."),
+        (0.020000001, "= 0.020000001 (a difference is claimed up to 0.02)."),
+        (0.06, "= 0.06."),  # nobody would claim one
         (0.02, "= 0.02."),
     ],
 )

@@ -32,6 +32,7 @@ NOTHING_COMPARED = (
     " hospitals.",
 )
 PBand = tuple[float, float] | None  # the least and the largest p-value
+COMMON_LEVEL = 0.05  # up to which many papers claim a difference
 LAST_ROUNDS = 5
 OWN_PATIENTS = "patients, each predicted by models that never saw them"
 
@@ -242,7 +243,9 @@ def _compared(
             finding = f"On {size}, no clear difference between {arm} and {reference}."
     figures = figures_of_both(task, measured[arm], measured[reference], base_rate)
     p_value = p_value_text(comparison.p_value, comparison.level, "= ")
-    compared = f"{figures[0].upper()}{figures[1:]}, p {p_value}."
+    is_small = comparison.level < comparison.p_value <= COMMON_LEVEL
+    why = f" (a difference is claimed up to {comparison.level:g})" if is_small else ""
+    compared = f"{figures[0].upper()}{figures[1:]}, p {p_value}{why}."
     said = [finding, compared, how_chosen(comparison)]
     return best, [*filter(None, said)]
 
