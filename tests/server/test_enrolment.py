@@ -741,6 +741,12 @@ def test_a_kits_password_is_taken_off_by_openssl_or_when_it_is_installed(
     subprocess.run(typed, shell=True, check=True, timeout=PATIENCE)
     assert mode(key) == 0o600
     credentials_for(load_site(site_file).coordinator)
+    older = (
+        f"openssl ec -aes256 -passout pass:other -in {key} -out {key}.older && mv {key}.older {key}"
+    )
+    subprocess.run(older, shell=True, check=True, timeout=PATIENCE)
+    with refused(SiteError, remedy):
+        credentials_for(load_site(site_file).coordinator)
 
     renewal = renew_site(folder, "bob", new_key=True, has_password=True)
     for password in ("", made.password):

@@ -95,7 +95,7 @@ def parse_private_key(
 ) -> PrivateKey:
     """Read a key from text; raises `error` with the remedy. `passphrase`: who says that of one."""
     said = ""
-    if is_encrypted := b"ENCRYPTED PRIVATE KEY" in pem:
+    if is_encrypted := b"ENCRYPTED" in pem:  # also in OpenSSL's older form
         if passphrase is None:
             raise error(
                 f"The private key {where} has a password, and this program starts without a person",
