@@ -201,6 +201,23 @@ def test_a_wrong_outcome_is_told_in_words(
     assert says(str(problem.value), "fedavg", "'train'", "round 1")
 
 
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (None, "`personal` gave back a NoneType"),
+        (torch.ones(1), "torch.float32 (1,)"),
+        (torch.ones(2, DIM).double(), "torch.float64 (2, 6)"),
+        (torch.ones(DIM, requires_grad=True), "detach"),
+    ],
+)
+def test_a_personal_model_that_is_none_is_told_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, found: Any, said: str
+) -> None:
+    monkeypatch.setattr(FedAvg, "personal", lambda _arm, _work: found)
+    with raises(Refusal, said):
+        trained(tmp_path, monkeypatch, RIGHT)
+
+
 @pytest.mark.parametrize("gives", [None, torch.zeros(DIM), LocalAnswer()])
 def test_no_outcome_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gives: Any) -> None:
     with raises(Refusal, f"{type(gives).__name__}", "LocalOutcome"):

@@ -32,6 +32,8 @@ from erosion_common.errors import Refusal
 from erosion_common.learning.batch_statistics import with_statistics
 from erosion_common.learning.local_work import LocalAnswer, LocalOutcome, LocalWork
 
+_REMEDY = "Correct its class (docs/extending.md, A method)."
+
 
 def taken(step: SiteStep, work: LocalWork, method: str) -> LocalOutcome | LocalAnswer:
     """Return the result of the method's step. Raises Refusal, without a patient's value.
@@ -44,7 +46,7 @@ def taken(step: SiteStep, work: LocalWork, method: str) -> LocalOutcome | LocalA
         raise Refusal(
             f"The method {method} made a mistake in the step {work.step!r} of round"
             f" {work.round}: {problem}",
-            remedy="Correct its class (docs/extending.md, A method).",
+            remedy=_REMEDY,
         )
     return outcome
 
@@ -131,10 +133,29 @@ def take_step(
 
 
 def personal_parameters(arm: ArmBase, work: LocalWork, layout: Callable[[], Layout]) -> Tensor:
-    """Return the hospital's model for predictions: (dim,), or (m, dim) for a mean over m models."""
+    """Return the hospital's model for predictions: (dim,), or (m, dim) for a mean over m models.
+
+    Raises Refusal where the method gives back what is none.
+    """
     if arm.own_parameters:
         work, _ = _with_own_values(arm, work, layout())
-    return arm.personal(work)
+    found, dim, method = arm.personal(work), len(work.received), arm.algorithm
+    if problem := _problem_with_personal(found, dim):
+        raise Refusal(f"The method {method} made a mistake: {problem}", remedy=_REMEDY)
+    return found
+
+
+def _problem_with_personal(found: Any, dim: int) -> str:
+    what = f"a {type(found).__name__}"
+    if isinstance(found, Tensor):
+        what = f"{found.dtype} {tuple(found.shape)}"
+        is_shaped = found.dim() in (1, 2) and found.shape[-1] == dim
+        if is_shaped and found.dtype == torch.float32 and not found.requires_grad:
+            return ""
+    return (
+        f"`personal` gave back {what}; it must be ({dim},) or (m, {dim}) of torch.float32, and no"
+        " gradient to come (detach)"
+    )
 
 
 def own_places(names: Sequence[str], layout: Layout) -> Tensor:
