@@ -315,8 +315,13 @@ def _in_processes(
     with ProcessPoolExecutor(jobs, get_context("spawn"), initializer=_begin_process) as pool:
         running: dict[Future[_Ended], CellPlan] = {}
         try:
-            for plan in plans:
-                running[pool.submit(_timed, run, plan.config, data_dir)] = plan
+            # Ctrl-C reaches all: the first process ends the others, which begin with this mask.
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            try:
+                for plan in plans:
+                    running[pool.submit(_timed, run, plan.config, data_dir)] = plan
+            finally:
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
             while running:
                 ended, _ = wait(running, return_when=FIRST_COMPLETED)
                 for future in ended:
@@ -365,7 +370,6 @@ def _end_with_parent() -> None:
 
 def _begin_process() -> None:
     torch.set_num_threads(1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all: the first process ends them
     _end_with_parent()
 
 

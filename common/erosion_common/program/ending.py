@@ -11,6 +11,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from functools import partial
 from types import FrameType
 
 from erosion_common.errors import ErosionError
@@ -18,7 +19,6 @@ from erosion_common.support.logs import JsonLines, never_fail_to_encode, open_mi
 from erosion_common.support.text import shown
 
 FAULT, UNUSABLE, INTERRUPTED = 70, 74, 130  # EX_SOFTWARE and EX_IOERR of sysexits.h
-AGAIN_SECONDS = 0.01  # until an interruption that came in an import is tried again
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NOT_UTF_8 = re.compile("[^\\s\"']*[\udc80-\udcff][^\\s\"']*")  # as Python reads such a name
 
@@ -28,9 +28,9 @@ def in_words(run: Callable[[], int | None], options: argparse.Namespace) -> int:
     open_missing_streams()
     never_fail_to_encode(sys.stdout)
     never_fail_to_encode(sys.stderr)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
+    for number in (signal.SIGINT, signal.SIGTERM):
         if signal.getsignal(number) is not signal.SIG_IGN:  # as a shell starts it in the background
-            signal.signal(number, _interrupt)
+            signal.signal(number, partial(_interrupt, options))
     try:
         code = run() or 0
         print(end="", flush=True)  # while it can be said that it failed; there may be no output
@@ -83,7 +83,6 @@ def in_words(run: Callable[[], int | None], options: argparse.Namespace) -> int:
         )
         return FAULT
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
         atexit.register(_end_in_silence)
 
 
@@ -133,23 +132,16 @@ def _say(words: str, options: argparse.Namespace, problem: BaseException | None 
     print(f"{head}erosion: {shown(words)}", file=sys.stderr)
 
 
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Interrupt the program, but no import: a half-loaded package fails, aborts or goes on."""
-    is_again = number != signal.SIGALRM and signal.getitimer(signal.ITIMER_REAL)[0] > 0
-    while frame is not None and not is_again:
+def _interrupt(options: argparse.Namespace, _signal: int, frame: FrameType | None) -> None:
+    """Interrupt the program; in an import end it: a half-loaded package fails, or goes on."""
+    while frame is not None:
         if frame.f_code.co_filename.startswith("<frozen importlib"):
-            signal.setitimer(signal.ITIMER_REAL, AGAIN_SECONDS)
-            return
+            os._exit(_interrupted(options))
         frame = frame.f_back
-    signal.setitimer(signal.ITIMER_REAL, 0)
-    if is_again:
-        _end_in_silence()
-        os.kill(os.getpid(), number)
     raise KeyboardInterrupt
 
 
 def _end_in_silence() -> None:
     """From now on end at once when a signal comes, without another word."""
-    signal.setitimer(signal.ITIMER_REAL, 0)
     for again in (signal.SIGINT, signal.SIGTERM):
         signal.signal(again, signal.SIG_DFL)
