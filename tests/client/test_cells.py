@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from erosion_client.disclosure.control import (
+    COLUMN,
     ColumnFigures,
     DisclosureControl,
     column_figures,
@@ -22,6 +23,8 @@ from erosion_client.disclosure.control import (
     sums_of,
 )
 from erosion_client.disclosure.summary import column_summaries
+from erosion_client.records.private_database import PrivateDatabase, Values
+from erosion_client.records.records import Records
 from erosion_client.training.hospital import Hospital
 from erosion_common.errors import Refusal, SiteError
 from erosion_common.protocol.messages import ColumnSummary, Summary, count_range, relative_step
@@ -29,7 +32,7 @@ from erosion_common.study.study import Study
 from erosion_common.tasks.inputs import TabularTask
 from erosion_server.output.description import Descriptions
 from tests.support.said import raises
-from tests.support.small_study import make_site, make_study, twenty_patients
+from tests.support.small_study import TEN_NUMBERS, make_site, make_study, twenty_patients
 from tests.support.small_study import site_with_cell as site
 
 CELL = 10
@@ -449,6 +452,26 @@ def fenced(values: np.ndarray[Any, Any], cell: int) -> np.ndarray[Any, Any]:
         ordered, low - 1.5 * (high - low), high + 1.5 * (high - low)
     )
     return clipped
+
+
+def test_columns_are_noted_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A commit for each flushes the disk a hundred times before a site's first answer."""
+    task = make_study(task=TEN_NUMBERS).task
+    assert isinstance(task, TabularTask)
+    rows, groups = np.random.default_rng(0).normal(size=(40, 10)), np.arange(40)
+    records, said = Records(tmp_path, "a"), list[str]()
+    cells, execute = DisclosureControl(site(cell=3), b"secret", records), PrivateDatabase.execute
+
+    def watched(file: PrivateDatabase, statement: str, values: Values = ()) -> list[Any]:
+        said.append(statement)
+        return execute(file, statement, values)
+
+    monkeypatch.setattr(PrivateDatabase, "execute", watched)
+    cells.sums(task, rows, groups, is_disclosed=True)
+    assert said.count("commit") == 1
+    assert len(list(column_summaries(cells, task, rows, groups % 2, groups))) == 11
+    assert said.count("commit") == 3  # the outcome has its own
+    assert set(records.disclosures.num_disclosed(COLUMN).values()) == {1}
 
 
 def test_a_patient_with_many_rows_is_one_in_every_count(tmp_path: Path) -> None:

@@ -6,9 +6,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from erosion_client.disclosure.control import DisclosureControl
+from erosion_client.disclosure.control import AT_ONCE, DisclosureControl
 from erosion_common.protocol.messages import ColumnSummary
-from erosion_common.tasks.features import NumberFeature
+from erosion_common.tasks.features import Feature, NumberFeature
 from erosion_common.tasks.inputs import TabularTask
 from erosion_common.tasks.task import CodedColumn, Targets, Task
 
@@ -25,16 +25,25 @@ def column_summaries(
 ) -> Iterator[ColumnSummary]:
     """Summarise every feature of a table, then the outcome; of images the outcome alone."""
     if isinstance(task, TabularTask):
-        for feature, column in zip(task.features, rows.T, strict=True):
-            values = column.astype(np.float64)
-            if isinstance(feature, NumberFeature):
-                yield number_summary(cells, feature.name, "number", values, groups)
-                continue
-            texts = {category: category for category in feature.categories}
-            counts = counts_by_category(values, groups, feature.categories)
-            told = cells.counts(feature.name, counts, values, groups, texts)
-            yield _by_category(feature.name, "category", told)
+        for at in range(0, len(task.features), AT_ONCE):
+            part = slice(at, at + AT_ONCE)
+            columns = zip(task.features[part], rows.T[part], strict=True)
+            with cells.transaction():
+                found = [_of_feature(cells, *each, groups) for each in columns]
+            yield from found
     yield from _outcome(cells, task, targets, groups)
+
+
+def _of_feature(
+    cells: DisclosureControl, feature: Feature, column: NDArray[np.generic], groups: Groups
+) -> ColumnSummary:
+    values = column.astype(np.float64)
+    if isinstance(feature, NumberFeature):
+        return number_summary(cells, feature.name, "number", values, groups)
+    texts = {category: category for category in feature.categories}
+    counts = counts_by_category(values, groups, feature.categories)
+    told = cells.counts(feature.name, counts, values, groups, texts)
+    return _by_category(feature.name, "category", told)
 
 
 def _outcome(
