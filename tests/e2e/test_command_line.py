@@ -196,7 +196,7 @@ def test_a_testbed_tells_a_sites_first_error_at_once_and_its_last_one_at_the_end
     log = tmp_path / "log.txt"
     stamp = "2026-11-27T20:52:29.338+00:00"
     log.write_text(f"{stamp} ERROR erosion.site: column inj: not a number\n  of 11\n")
-    process: Any = SimpleNamespace(exitcode=None)
+    process: Any = SimpleNamespace(exitcode=None, join=lambda _seconds: None)
     site = _Program("iu", process, os.getpid(), log)
     told: list[str] = []
 
