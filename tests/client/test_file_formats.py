@@ -148,6 +148,15 @@ def test_of_several_sheets_one_is_named(tmp_path: Path, capsys: pytest.CaptureFi
     assert load_site(tmp_path / "sites/a.toml").data.model_dump()["sheet"] == "Data"
 
 
+def test_long_numbers_that_stata_stored_in_32_bits_are_named(tmp_path: Path) -> None:
+    ids = np.array([16777216, 16777218], dtype=np.float32)  # 16777217 would be the first of them
+    ages = np.array([40, 50], dtype=np.float32)
+    pd.DataFrame({"id": ids, "age": ages}).to_stata(tmp_path / "a.dta")
+    source = TableFile(path=tmp_path / "a.dta")
+    assert [note.partition(":")[0] for note in source.read(["id", "age"]).notes] == ["id"]
+    assert not source.read(["age"]).notes
+
+
 def test_labels_or_codes_are_read_as_declared(tmp_path: Path) -> None:
     frame = pd.DataFrame({"sex": [1.0, 2.0, 9.0, 3.0]})
     labels: Any = {"sex": {1: "male", 2: "female", 9: "refused"}}

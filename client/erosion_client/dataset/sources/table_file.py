@@ -56,6 +56,7 @@ JSON_LINES = (".jsonl", ".ndjson")
 MOST_CELLS = 2**25  # of a table; of a sheet, including empty ones between two others
 MOST_COLUMNS = 20_000
 MOST_BYTES = 2**31  # of a workbook, unpacked
+MOST_IN_32_BITS = 2**24  # numbers up to here are exact there
 WHOLE = 2**53  # numbers up to here are whole where they say so
 PLACE = re.compile(rb'<c [^>]*?\br="([A-Z]{1,3})(\d{1,7})"')  # of a cell, in a sheet's XML
 XPORT_RECORD = 80  # bytes; a SAS transport file is a multiple of these
@@ -72,6 +73,10 @@ def read_sheet(
         for number, row in enumerate(cells, start=1)
     )
     return table_of_rows(content, origin, rows, marks, wanted)
+
+
+def _is_beyond(values: Sequence[Any], most: float) -> bool:
+    return any(isinstance(value, float) and abs(value) >= most for value in values)
 
 
 def _plain(value: Any) -> Any:
@@ -205,6 +210,10 @@ def read_statistics(
     if labelled and not labels:
         read = 'read as codes, and have labels (value_labels = "labels" reads those)'
         notes = [f"{some(labelled)}: {read}"]
+    short = [n for n, kind in said.readstat_variable_types.items() if kind == "float"]
+    if rounded := [n for n in short if n in wanted and _is_beyond(found[n], MOST_IN_32_BITS)]:
+        why = "stored in 32 bits, in which long whole numbers are rounded: no patient's key may be"
+        notes.append(f"{some(rounded)}: {why}")
     columns = {
         name: [_plain(meant[name].get(value, value) if labels else value) for value in column]
         for name, column in found.items()
