@@ -71,6 +71,10 @@ def in_words(run: Callable[[], int | None], options: argparse.Namespace) -> int:
             )
             _say(f"{words} Rename it, or work in another folder.", options, trace)
             return UNUSABLE
+        if isinstance(problem, MemoryError) or "can't allocate memory" in str(problem):  # torch's
+            words = "there is not enough memory for this. Use a machine that has more, or raise"
+            _say(f"{words} the limit of this account or container (`ulimit -v`).", options, trace)
+            return UNUSABLE
         from erosion_common.settings.packages import loaded_packages
 
         packages = loaded_packages()
@@ -133,7 +137,7 @@ def _say(words: str, options: argparse.Namespace, problem: BaseException | None 
 
 
 def _interrupt(options: argparse.Namespace, _signal: int, frame: FrameType | None) -> None:
-    """Interrupt the program; in an import end it: a half-loaded package fails, or goes on."""
+    """Interrupt the program, and end it at once in an import, which may swallow an exception."""
     while frame is not None:
         if frame.f_code.co_filename.startswith("<frozen importlib"):
             os._exit(_interrupted(options))

@@ -72,10 +72,10 @@ def progress(
 
 
 class _Console(Console):
-    """One that who reads no further fails, as any output may; rich would end the study."""
+    """A console that raises an error when its reader is gone; rich would end the program."""
 
     def on_broken_pipe(self) -> None:
-        """Raise it: called where it is handled."""
+        """Raise BrokenPipeError again: rich calls this while it handles one."""
         raise
 
 
