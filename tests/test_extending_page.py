@@ -195,7 +195,7 @@ def forgotten(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 RULE = "return Algorithm(no_state, _update)"
 KEY = '    algorithm: Literal["nearest_peer"]'
-FAILED = "The package ward_broken, which this program runs, failed (__init__.py, line"
+FAILED = "The package ward_broken failed (__init__.py, line"
 
 
 @pytest.mark.usefixtures("forgotten")

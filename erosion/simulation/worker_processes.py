@@ -267,7 +267,7 @@ def _answered(
     requests: Mapping[Connection, Request],
 ) -> Iterator[object]:
     try:
-        with faults_of_packages():  # whose traceback cannot be sent
+        with faults_of_packages():  # a traceback cannot be sent to the other process
             yield from answers(requests)
     except Exception as problem:  # noqa: BLE001 - it is raised in the other process
         trace = traceback.format_exc()

@@ -57,6 +57,10 @@ def in_words(run: Callable[[], int | None], options: argparse.Namespace) -> int:
         if fault := _of_package(problem):
             _say(f"{fault} -v shows where." if trace is None else str(fault), options, trace)
             return fault.exit_code
+        if _is_out_of_memory(problem):
+            words = "there is not enough memory for this. Use a machine that has more, or raise"
+            _say(f"{words} the limit of this account or container (`ulimit -v`).", options, trace)
+            return UNUSABLE
         if isinstance(problem, OSError) and problem.filename is not None:
             _say(_unusable(problem), options, trace)
             return UNUSABLE
@@ -71,17 +75,13 @@ def in_words(run: Callable[[], int | None], options: argparse.Namespace) -> int:
             )
             _say(f"{words} Rename it, or work in another folder.", options, trace)
             return UNUSABLE
-        if isinstance(problem, MemoryError) or "can't allocate memory" in str(problem):  # torch's
-            words = "there is not enough memory for this. Use a machine that has more, or raise"
-            _say(f"{words} the limit of this account or container (`ulimit -v`).", options, trace)
-            return UNUSABLE
         from erosion_common.settings.packages import loaded_packages
 
         packages = loaded_packages()
-        whose = f", or of {packages}, whose code it runs" if packages else ""
+        or_of = f" or of an installed package ({packages})" if packages else ""
         _say(
-            f"a fault of this program{whose} ({type(problem).__name__}: {problem}). Please report"
-            f" it with {'what -v shows' if trace is None else 'what stands above'}.",
+            f"a fault of this program{or_of} ({type(problem).__name__}: {problem}). Please report"
+            f" it with {'the output of -v' if trace is None else 'the output above'}.",
             options,
             trace,
         )
@@ -90,8 +90,14 @@ def in_words(run: Callable[[], int | None], options: argparse.Namespace) -> int:
         atexit.register(_end_in_silence)
 
 
+def _is_out_of_memory(problem: Exception) -> bool:
+    if isinstance(problem, MemoryError) or "can't allocate memory" in str(problem):  # torch's
+        return True
+    return isinstance(problem, OSError) and problem.errno == errno.ENOMEM
+
+
 def _of_package(problem: BaseException) -> ErosionError | None:
-    """Return the error for what somebody else's code raised, of which none may run here."""
+    """Return the error for what an installed package raised, or None."""
     from erosion_common.settings.packages import blamed, failed  # not for `erosion --help`
 
     return failed(where, problem) if (where := blamed(problem)) else None

@@ -149,17 +149,17 @@ _TAGS = ("algorithm", "outcome", "source")  # by which a class of a part is name
 
 
 def blamed(problem: BaseException) -> str:
-    """Return where a package's code raised it, of those that this process imported, or ""."""
+    """Return which imported package raised it, with file and line; "" where none did."""
     for frame, line in reversed(list(traceback.walk_tb(problem.__traceback__))):
         package = str(frame.f_globals.get("__name__")).partition(".")[0]
         if package in _loaded:
             file = Path(frame.f_code.co_filename).name
-            return f"The package {package}, which this program runs, failed ({file}, line {line})"
+            return f"The package {package} failed ({file}, line {line})"
     return ""
 
 
 def loaded_packages() -> str:
-    """Return the packages that this process imported parts of, for a message."""
+    """Return the names of the packages that this process imported, for a message."""
     return ", ".join(sorted(_loaded))
 
 

@@ -112,7 +112,11 @@ class InBackground:
             while self._problem is None and (event := self._events.get()) is not None:
                 self._observer.notify(event)
         except (Exception, SystemExit) as problem:  # noqa: BLE001 - an observer may raise anything
-            self._problem = RunError("it ended") if isinstance(problem, SystemExit) else problem
+            self._problem = (
+                RunError("it tried to end the program")
+                if isinstance(problem, SystemExit)
+                else problem
+            )
         try:
             self._observer.close()
         except Exception as problem:  # noqa: BLE001 - as above

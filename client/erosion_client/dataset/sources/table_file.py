@@ -75,7 +75,7 @@ def read_sheet(
     return table_of_rows(content, origin, rows, marks, wanted)
 
 
-def _is_beyond(values: Sequence[Any], most: float) -> bool:
+def _has_beyond(values: Sequence[Any], most: float) -> bool:
     return any(isinstance(value, float) and abs(value) >= most for value in values)
 
 
@@ -211,8 +211,8 @@ def read_statistics(
         read = 'read as codes, and have labels (value_labels = "labels" reads those)'
         notes = [f"{some(labelled)}: {read}"]
     short = [n for n, kind in said.readstat_variable_types.items() if kind == "float"]
-    if rounded := [n for n in short if n in wanted and _is_beyond(found[n], MOST_IN_32_BITS)]:
-        why = "stored in 32 bits, in which long whole numbers are rounded: no patient's key may be"
+    if rounded := [n for n in short if n in wanted and _has_beyond(found[n], MOST_IN_32_BITS)]:
+        why = "stored in 32 bits, which rounds long whole numbers; not fit for a patient's key"
         notes.append(f"{some(rounded)}: {why}")
     columns = {
         name: [_plain(meant[name].get(value, value) if labels else value) for value in column]
