@@ -220,10 +220,13 @@ def test_a_full_disk_under_what_is_printed_is_said_in_a_sentence() -> None:
     assert run.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("needed", ["bytearray(2**40)", "np.ones(2**40)", "torch.ones(2**40)"])
+@pytest.mark.parametrize(
+    "needed",
+    ["bytearray(2**40)", "np.ones(2**40)", "torch.ones(2**40)", "mmap.mmap(-1, 2**40)"],
+)
 def test_too_little_memory_is_no_fault(needed: str) -> None:
     script = (
-        "import argparse, resource, sys, numpy as np, torch\n"
+        "import argparse, mmap, resource, sys, numpy as np, torch\n"
         "from erosion_common.program.ending import in_words\n"
         "resource.setrlimit(resource.RLIMIT_AS, (2**36, 2**36))\n"
         f"sys.exit(in_words(lambda: {needed}, argparse.Namespace()))\n"
