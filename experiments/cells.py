@@ -18,7 +18,7 @@ from errno import EACCES
 from functools import cached_property
 from multiprocessing import active_children, get_context, parent_process
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from rich.console import Console
@@ -107,7 +107,7 @@ class Cell:
     commit: str
     command: str
     seconds: float  # of a processor; of a clock in the first cells
-    machine: str = "a machine that was not written down"  # the processor, where it was
+    machine: str = "a machine that was not written down"  # processor or GPU, where it was
     basis: Basis = field(default_factory=Basis)
     stale: str = ""  # why it would differ today
 
@@ -137,6 +137,15 @@ _Ended = tuple[Values, float, list[str]]  # of a cell: figures, seconds, what ho
 
 # (configuration, data folder) -> figures. A module's function, so that a process can call it.
 RunCell = Callable[[Values, Path | None], Values]
+
+
+class RunCellOn(Protocol):
+    """A `RunCell` whose hospitals train on any device."""
+
+    def __call__(self, config: Values, data_dir: Path | None, device: str = "cpu") -> Values:
+        """Return a cell's figures."""
+
+
 BasisOf = Callable[[Values], Basis]  # what a cell of this configuration rests on today
 
 
@@ -239,19 +248,20 @@ def run_cells(
     data_dir: Path | None,
     basis_of: BasisOf = _on_nothing_else,
     jobs: int = 1,
+    device: str = "cpu",
 ) -> dict[str, Cell]:
     """Run the cells that are missing or stale, in `jobs` processes, and return all by name.
 
-    Each is written as soon as it has ended. There are no more processes than cores. Raises
-    ExperimentError for a checkout with changes, a folder that cannot be written to or that another
-    run writes to, a disk that is full, and a process that was ended.
+    `device`: what `run` trains on. Each cell is written as soon as it has ended. There are no more
+    processes than cores. Raises ExperimentError for a checkout with changes, a folder that cannot
+    be written to or that another run writes to, a disk that is full, and a process that was ended.
     """
     if _to_run(folder, plans, basis_of):
         commit = committed()
         with _folder_of_its_own(folder), _bar() as progress, notes_once() as told:
             missing = _to_run(folder, plans, basis_of)  # another run may have ended meanwhile
             file, done = CellFile.read(folder), len(plans) - len(missing)
-            command, machine = provenance.command(), provenance.machine()
+            command, machine = provenance.command(), _machine(device)
             cells = progress.add_task(f"{title}: cells", total=len(plans), completed=done)
             work = (missing, run, data_dir)
             ended = _in_turn(*work) if jobs == 1 else _in_processes(*work, jobs)
@@ -266,6 +276,13 @@ def run_cells(
                     _write(file, plan)
                     progress.advance(cells)
     return read_cells(folder, plans, basis_of)
+
+
+def _machine(device: str) -> str:
+    """Return the processor, or the GPU and the release of torch for it."""
+    if device == "cpu":
+        return provenance.machine()
+    return f"{torch.cuda.get_device_name(device)}, torch {torch.__version__}"
 
 
 def committed() -> str:

@@ -33,6 +33,12 @@ def _experiment_arguments(parser: argparse.ArgumentParser) -> None:
         "--jobs", type=int, default=1, help="how many processes, of one thread each (default: 1)"
     )
     parser.add_argument(
+        "--device",
+        default="cpu",
+        help='what hospitals train on: "cpu", "cuda" or "cuda:N" (default: cpu); mnist and'
+        " image-sites take a GPU, and name it with each cell",
+    )
+    parser.add_argument(
         "--set",
         dest="constants",
         action="append",
@@ -86,6 +92,7 @@ def _run_experiment(options: argparse.Namespace) -> int:
             folder=options.results,
             data_dir=options.data_dir,
             jobs=options.jobs,
+            device=options.device,
             draw_only=options.draw_only,
         )
     except KeyboardInterrupt:

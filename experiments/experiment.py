@@ -5,9 +5,13 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from functools import partial
+from inspect import signature
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+from erosion_client.site_file import checked_device
+from erosion_client.training.limits import problem_with_device
 from erosion_common.settings.base import Settings
 from erosion_common.study.study import Study
 from erosion_common.support.files import write_atomically
@@ -20,6 +24,7 @@ from experiments.cells import (
     CellPlan,
     ExperimentError,
     RunCell,
+    RunCellOn,
     Values,
     read_cells,
     run_cells,
@@ -38,7 +43,7 @@ class Experiment:
     title: str
     about: str  # a paragraph: the paper, what is repeated, and how long it takes
     plans: Callable[[], Sequence[CellPlan]]
-    run: RunCell
+    run: RunCell | RunCellOn
     draw: Callable[[Mapping[str, Cell]], Page]  # from the cells there are, by name
     # What decides a cell's figures in addition to its configuration: the studies or rules with all
     # their settings, and the data sets that no study names.
@@ -46,6 +51,20 @@ class Experiment:
     data_sets: Callable[[Values], Sequence[str]] = lambda _config: ()
     # Where a caller may give constants: the cells with these; raises ExperimentError.
     plans_with: Callable[[Mapping[str, Any]], Sequence[CellPlan]] | None = None
+
+    def run_on(self, device: str) -> RunCell:
+        """Return what runs a cell on this device; raises ExperimentError."""
+        if device == "cpu":
+            return self.run
+        if "device" not in signature(self.run).parameters:
+            raise ExperimentError(f"{self.name} runs on a processor; leave --device out.")
+        try:
+            problem = problem_with_device(checked_device(device))
+        except ValueError as refused:
+            problem = str(refused)
+        if problem:
+            raise ExperimentError(f"--device {device}: {problem}.")
+        return partial(cast(RunCellOn, self.run), device=device)
 
     def basis_of(self, data_dir: Path | None) -> BasisOf:
         """Return what its cells rest on today; files that `data_dir` lacks are left out."""
@@ -122,6 +141,7 @@ def carry_out(
     folder: Path | None,
     data_dir: Path | None = None,
     jobs: int = 1,
+    device: str = "cpu",
     draw_only: bool = False,
 ) -> Path:
     """Run the cells that are missing or stale, draw the page from all, and say where it is."""
@@ -131,11 +151,12 @@ def carry_out(
         run_cells(
             folder,
             chosen_plans(experiment, pattern),
-            experiment.run,
+            experiment.run_on(device),
             title=experiment.title,
             data_dir=data_dir,
             basis_of=experiment.basis_of(data_dir),
             jobs=jobs,
+            device=device,
         )
     return draw(experiment, folder, data_dir)
 

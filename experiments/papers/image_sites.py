@@ -151,12 +151,12 @@ def stopped(study: Study, folds: int) -> Study:
     )
 
 
-def run(config: Values, data_dir: Path | None) -> Values:
+def run(config: Values, data_dir: Path | None, device: str = "cpu") -> Values:
     """Run all arms of one user on one split."""
     study = study_of(config)
     with tempfile.TemporaryDirectory() as folder, without_notes():
         files = make_hospitals(study, Path(folder), data_dir)
-        sites = {name: site_of(name, file) for name, file in files.items()}
+        sites = {name: site_of(name, file, device=device) for name, file in files.items()}
         apart = simulated_on(study, sites)
         if "part" in config:
             return {arm: _figures(apart, arm) for arm in config["arms"]}

@@ -167,11 +167,13 @@ def _arm(scheme: Scheme, agents: int, variant: Variant) -> Mapping[str, Any]:
     }
 
 
-def run(config: Values, data_dir: Path | None) -> Values:
+def run(config: Values, data_dir: Path | None, device: str = "cpu") -> Values:
     """Accuracy on the user's test images, and the mean weight of all agents, after every round."""
     study, scheme = study_of(config), config["scheme"]
     shares = config.get("shares")
-    hospitals = agents_of(study, config["pattern"], config["partition"], data_dir, shares=shares)
+    hospitals = agents_of(
+        study, config["pattern"], config["partition"], data_dir, device, shares=shares
+    )
     with without_notes():
         found = simulate(study, hospitals, clock=timeless)
     rounds = after_each_round(found, scheme)

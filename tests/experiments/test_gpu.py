@@ -77,3 +77,18 @@ def test_a_device_is_named_as_in_a_site_file(
 ) -> None:
     assert main(["testbed", "--device", device, *more]) == 2
     assert f"--device {device}: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["mnist", "image-sites"])
+def test_an_experiment_refuses_a_gpu_that_is_not_there(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["experiment", name, "--results", str(tmp_path), "--device"]
+    for device in ("gpu", "cuda:99"):
+        assert main([*asked, device]) == 2
+        assert f"--device {device}: " in capsys.readouterr().err
+
+
+def test_an_experiment_of_small_tables_takes_no_gpu(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["experiment", "titanic", "--device", "cuda"]) == 2
+    assert "titanic runs on a processor; leave --device out" in capsys.readouterr().err

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from erosion.simulation.testbed import study_path
@@ -217,6 +218,20 @@ def test_a_cell_measures_every_arm_on_the_same_pictures(
     same = image_sites.run({"study": "ham10000", **newer}, ham_folder)
     assert set(same) == {"local", "fedper"}
     assert same["local"] == found["local"]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no GPU")
+def test_a_cell_comes_out_the_same_on_a_gpu(
+    ham_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shipped = small("ham10000")
+    monkeypatch.setattr(splits, "load_study", lambda _path: shipped)
+    arms = {arm: ARMS[arm] for arm in ("local", "fedavg")}
+    config = {"study": "ham10000", "user": "vienna_dias", "seed": 0, "arms": arms, "part": "newer"}
+    first, again = (image_sites.run(config, ham_folder, device="cuda") for _ in range(2))
+    assert first == again
+    for arm, figures in image_sites.run(config, ham_folder).items():
+        assert first[arm] == pytest.approx(figures, abs=1e-4)
 
 
 def cells_of(splits: int) -> dict[str, Cell]:
