@@ -18,7 +18,7 @@ from erosion_client.dataset.sources.table_file import TableFile
 from erosion_client.dataset.text_table import TextTable
 from erosion_client.site_file import Site
 from erosion_client.training.hospital import Hospital
-from erosion_common.errors import DataError
+from erosion_common.errors import DataError, Refusal
 from erosion_common.protocol.messages import TrainRequest
 from erosion_common.rounds.selection import fold_studies
 from tests.support.said import raises, says
@@ -172,6 +172,30 @@ def test_a_restarted_peer_sees_changes(tmp_path: Path, caplog: pytest.LogCapture
     assert "changed since" not in caplog.text
     Hospital(site).train(replace(request, round=3))
     assert says(caplog.text, "changed", "since")
+
+
+@pytest.mark.parametrize("change", ["patient key", "split column", "order"])
+def test_no_run_tests_patients_whom_it_trained_on(tmp_path: Path, change: str) -> None:
+    heading, *rows = twenty_patients().splitlines()
+
+    def table(tested: int, step: int = 1) -> str:
+        parts = ["test" if number % 3 == tested else "train" for number in range(20)]
+        lines = [f"{row},p{n // 2},{parts[n]}" for n, row in enumerate(rows)]
+        return "\n".join([f"{heading},mrn,part", *lines[::step]])
+
+    keys = {"compute": {"state": tmp_path / "state"}, "limits": {"min_patients": 3}}
+    evaluation = {"split_column": "part"} if change == "split column" else {}
+    study = make_study(user="a", evaluation=evaluation)
+    request = TrainRequest(study, "fedavg", 1, torch.zeros(6), None, run="run")
+    Hospital(make_site(tmp_path, table(tested=0), **keys)).train(request)
+    data = {"patient": "mrn"} if change == "patient key" else {}
+    later = table(tested=int(change == "split column"), step=-1 if change == "order" else 1)
+    restarted = Hospital(make_site(tmp_path, later, data=data, **keys))
+    if change == "order":
+        assert restarted.train(replace(request, round=2)).header.num_samples > 0
+        return
+    with raises(Refusal, "changed", "since", "new run"):
+        restarted.train(replace(request, round=2))
 
 
 def test_another_study_reads_again(tmp_path: Path, num_reads: Callable[[], int]) -> None:

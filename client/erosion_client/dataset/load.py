@@ -309,10 +309,10 @@ class KeptPatients:
         """Return the current patients with a note; Refusal where figures depend on the former."""
         if self._site.name == study.user:
             raise Refusal(
-                f"The data of {self._site.name} have changed since the run began, and those it"
-                " began with are not in its program's memory any more: the run's figures would be"
-                " of other patients",
-                remedy="Restore the former data, or start a new run.",
+                f"The data of {self._site.name}, or what its site file says of them, have changed"
+                " since the run began, and those it began with are not in its program's memory any"
+                " more: the run's figures would be of other patients",
+                remedy="Restore the former data and site file, or start a new run.",
             )
         note = (
             f"{self._site.data.describe()}: the data have changed since the run began, and those it"
@@ -339,11 +339,20 @@ def _place(study: Study, run: str) -> StateKey:
 
 
 def _fingerprint(patients: Patients) -> Tensor:
-    """Return a hash, equal for the same patients in any order: (32,) uint8."""
+    """Return a hash, equal for the same patients with the same parts, in any order: (32,) uint8.
+
+    Which rows are one patient's, and which are tested, is in the site file or the table, too.
+    """
     rows = np.ascontiguousarray(patients.rows)
     targets = np.ascontiguousarray(patients.targets)
-    each = sorted(
-        hashlib.sha256(row.tobytes() + target.tobytes()).digest()
-        for row, target in zip(rows, targets, strict=True)
-    )
+    marks = [b""] * len(rows)
+    if patients.is_test is not None:
+        marks = [b"test" if is_tested else b"" for is_tested in patients.is_test.tolist()]
+    of_patients: dict[int, list[bytes]] = {}
+    for patient, row, target, mark in zip(
+        patients.groups.tolist(), rows, targets, marks, strict=True
+    ):
+        digest = hashlib.sha256(row.tobytes() + target.tobytes() + mark).digest()
+        of_patients.setdefault(patient, []).append(digest)
+    each = sorted(hashlib.sha256(b"".join(sorted(of))).digest() for of in of_patients.values())
     return torch.tensor(list(hashlib.sha256(b"".join(each)).digest()), dtype=torch.uint8)

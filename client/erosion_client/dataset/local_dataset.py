@@ -285,8 +285,9 @@ class LocalDataset:
 
     @property
     def fingerprint(self) -> Tensor:
-        """A hash of all patients, in their order: (32,) uint8."""
+        """A hash of all patients and whose each row is, in their order: (32,) uint8."""
         content = hashlib.sha256(np.ascontiguousarray(self._patients.rows).tobytes())
+        content.update(np.ascontiguousarray(self._patients.groups).tobytes())
         content.update(np.ascontiguousarray(self._patients.targets).tobytes())
         return torch.tensor(list(content.digest()), dtype=torch.uint8)
 
