@@ -6,12 +6,15 @@ from collections.abc import Callable, Collection
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 
-from erosion_client.dataset.load import KeptPatients
+from erosion_client.dataset.load import KeptPatients, load_patients
+from erosion_client.dataset.sources import databases, image_files
 from erosion_client.dataset.sources.data_source import TableSource, revision_of
 from erosion_client.dataset.sources.databases import SqlQuery
 from erosion_client.dataset.sources.table_file import TableFile
@@ -183,7 +186,10 @@ def test_no_run_tests_patients_whom_it_trained_on(tmp_path: Path, change: str) -
         lines = [f"{row},p{n // 2},{parts[n]}" for n, row in enumerate(rows)]
         return "\n".join([f"{heading},mrn,part", *lines[::step]])
 
-    keys = {"compute": {"state": tmp_path / "state"}, "limits": {"min_patients": 3}}
+    keys: dict[str, Any] = {
+        "compute": {"state": tmp_path / "state"},
+        "limits": {"min_patients": 3},
+    }
     evaluation = {"split_column": "part"} if change == "split column" else {}
     study = make_study(user="a", evaluation=evaluation)
     request = TrainRequest(study, "fedavg", 1, torch.zeros(6), None, run="run")
@@ -196,6 +202,47 @@ def test_no_run_tests_patients_whom_it_trained_on(tmp_path: Path, change: str) -
         return
     with raises(Refusal, "changed", "since", "new run"):
         restarted.train(replace(request, round=2))
+
+
+@pytest.mark.parametrize("query", [None, "SELECT * FROM a"])
+def test_files_that_change_while_they_are_read_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, query: str | None
+) -> None:
+    site = make_site(tmp_path, twenty_patients(), data={"source": "duckdb", "query": query})
+    assert load_patients(site, make_study()).num_patients == 20
+    _changes_within(databases, "text_columns", tmp_path / "a.csv", monkeypatch)
+    with raises(DataError, "a.csv", "changed while it was read"):
+        load_patients(site, make_study())
+
+
+def test_pictures_that_change_while_they_are_read_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("no", "yes"):
+        (tmp_path / "a.images" / name).mkdir(parents=True)
+        Image.new("L", (4, 4), 7).save(tmp_path / "a.images" / name / "1.png")
+    data = {"source": "images", "path": tmp_path / "a.images"}
+    task = {"kind": "image", "classes": ["no", "yes"], "shape": [1, 4, 4]}
+    site, study = make_site(tmp_path, data=data), make_study(user="b", task=task)
+    assert len(load_patients(site, study).rows) == 2
+    picture = tmp_path / "a.images/yes/2.png"
+    _changes_within(image_files, "read_each", picture, monkeypatch)
+    with raises(DataError, "a.images", "changed while it was read"):
+        load_patients(site, study)
+
+
+def _changes_within(
+    module: ModuleType, name: str, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Have another program write to the file before the module's function has read all."""
+    original = getattr(module, name)
+
+    def read(*arguments: Any) -> Any:
+        with path.open("ab") as file:
+            file.write(b"77,f,1\n")
+        return original(*arguments)
+
+    monkeypatch.setattr(module, name, read)
 
 
 def test_another_study_reads_again(tmp_path: Path, num_reads: Callable[[], int]) -> None:

@@ -12,7 +12,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from erosion_client.dataset.same_patient import same_patient
-from erosion_client.dataset.sources.data_source import DataSource, ImageSource, TableSource
+from erosion_client.dataset.sources.data_source import (
+    DataSource,
+    ImageSource,
+    TableSource,
+    unchanged,
+)
 from erosion_client.dataset.sources.labelled_images import FaultyImagesError
 from erosion_client.dataset.study_columns import columns_of, study_column_names
 from erosion_client.dataset.table_contract import candidates, check_table, missing_columns
@@ -134,7 +139,8 @@ def _labels_of_table(
 
 def _load_images(source: ImageSource, task: ImageTask, records: Path | None) -> Patients:
     try:
-        found = source.read(task)
+        with unchanged(source, source.revision):
+            found = source.read(task)
     except FaultyImagesError as problem:
         raise DataError(f"{problem}{_listed(problem.problems, records)}") from None
     notes = found.notes

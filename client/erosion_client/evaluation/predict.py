@@ -19,7 +19,12 @@ from erosion_client.dataset.preprocessing import (
     notes_of_unlike,
     table_inputs,
 )
-from erosion_client.dataset.sources.data_source import DataSource, ImageSource, TableSource
+from erosion_client.dataset.sources.data_source import (
+    DataSource,
+    ImageSource,
+    TableSource,
+    unchanged,
+)
 from erosion_client.dataset.sources.image_files import ImageFiles
 from erosion_client.dataset.sources.table_file import TableFile
 from erosion_client.dataset.study_columns import columns_of
@@ -196,7 +201,8 @@ def apply_model(saved: SavedModel, source: TableSource | ImageSource) -> Applied
 def _applied_to_images(saved: SavedModel, source: ImageSource) -> Applied:
     task = saved.card.task
     assert isinstance(task, ImageTask)
-    found = source.read(task, with_target=False)
+    with unchanged(source, source.revision):
+        found = source.read(task, with_target=False)
     num = len(found.images)
     at_once = max(1, PIXELS_AT_ONCE // prod(task.shape))
     parts = (found.images[start : start + at_once] for start in range(0, num, at_once))

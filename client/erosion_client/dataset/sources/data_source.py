@@ -277,6 +277,18 @@ def revision_of(*paths: Path) -> str:
     return content.hexdigest()
 
 
+@contextlib.contextmanager
+def unchanged(source: DataSource, revision: Callable[[], str | None]) -> Iterator[None]:
+    """Read the source in the block. Raises DataError where its revision is another one then."""
+    before = revision()
+    yield
+    if revision() != before:
+        raise DataError(
+            f"{source.describe()} was changed while it was read, so patients may be missing",
+            remedy="Try again once the export into it has ended.",
+        )
+
+
 def files_below(folder: Path) -> list[Path]:
     """Return all files below a folder, sorted by path; also in linked folders."""
     found: list[Path] = []

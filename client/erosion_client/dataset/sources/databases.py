@@ -25,6 +25,7 @@ from erosion_client.dataset.sources.data_source import (
     is_there,
     lacks_package,
     revision_of,
+    unchanged,
     within,
 )
 from erosion_client.dataset.sources.delimited import distinct
@@ -346,7 +347,8 @@ class DuckdbFiles(OnDisk, TableSource):
                 with connection:  # closed in the thread that uses it
                     return self._rows(connection, set(wanted))
 
-            return within(self.query_seconds, read, connection.interrupt)
+            with unchanged(self, lambda: revision_of(self.path)):
+                return within(self.query_seconds, read, connection.interrupt)
         except TimeoutError:
             raise DataError(
                 f"the query took longer than {self.query_seconds:g} s",

@@ -21,6 +21,7 @@ from erosion_client.dataset.sources.data_source import (
     is_there,
     lacks_package,
     not_there,
+    unchanged,
 )
 from erosion_client.dataset.sources.delimited import (
     NO_PATIENTS,
@@ -387,14 +388,8 @@ class TableFile(OnDisk, TableSource):
 
     def read_rows(self, wanted: Collection[str]) -> TextTable:
         """Read the wanted columns of the file."""
-        revision = self.revision()
-        table = _read_table(self, wanted)
-        if self.revision() != revision:
-            raise DataError(
-                f"{self.describe()} was changed while it was read, so patients may be missing",
-                remedy="Try again once the export into it has ended.",
-            )
-        return table
+        with unchanged(self, self.revision):
+            return _read_table(self, wanted)
 
 
 def _read_table(source: TableFile, wanted: Collection[str]) -> TextTable:
