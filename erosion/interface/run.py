@@ -33,6 +33,7 @@ def pandas() -> Any:
 
 
 INTERVALS = {"intervals"}
+MARKED = r"^'(?=[=+\-@\t\r])"  # what `harmless` puts before text in a file
 OWN_COMPARISON = (
     "This verdict looks at its own comparison alone. Every hospital was the user, and where several"
     " are looked at, the p-values count that are adjusted for all of them:"
@@ -152,8 +153,9 @@ class Run:
     def predictions(self, site: str | os.PathLike[str] | None = None) -> "pd.DataFrame":
         """Return each arm's held-out predictions: of every patient by a model that never saw it.
 
-        One row for each patient, arm, and cut into folds, with the outcome. They are kept at the
-        user's site alone. Metrics of them are the run's own.
+        One row for each patient, arm, and cut into folds, with the outcome. Patients' keys and
+        classes are text, as written there and in the study. They are kept at the user's site alone.
+        Metrics of them are the run's own.
 
         Args:
             site: The user's site file, of a run that was deployed; by default those of a testbed
@@ -162,7 +164,15 @@ class Run:
         Raises:
             ErosionError: Where they are not there.
         """
-        frame: pd.DataFrame = pandas().read_csv(io.StringIO(self._held_out(site)))
+        texts = ["patient", "image", "arm"]
+        texts += ["predicted", "outcome"] * (self.study.task.predicts == "classes")
+        frame: pd.DataFrame = pandas().read_csv(
+            io.StringIO(self._held_out(site)),
+            dtype=dict.fromkeys(texts, str),
+            keep_default_na=False,  # a class may be called "NA"
+        )
+        for name in {*texts} & {*frame}:
+            frame[name] = frame[name].str.replace(MARKED, "", regex=True)
         return frame
 
     def _held_out(self, site: str | os.PathLike[str] | None) -> str:

@@ -1,6 +1,7 @@
 """`import erosion` as a notebook uses it, and the page that explains it."""
 
 import copy
+import dataclasses
 import pickle
 import re
 import subprocess
@@ -232,6 +233,18 @@ def test_a_simulation_on_own_files(tmp_path: Path) -> None:
         erosion.simulate(study, tmp_path / "empty", progress=False)
     with raises(erosion.ErosionError, "keeps no"):
         found.model()
+
+
+def test_keys_and_classes_of_the_held_out_predictions_are_text_as_they_were(tmp_path: Path) -> None:
+    run = erosion.read_run(make_run(rounds=4).write(tmp_path / "run"))
+    lines = (
+        "patient,cut,arm,predicted,outcome\n0012,0,fedavg,'+,NA\n'-A1,0,fedavg,0,'+\n1e5,0,a,NA,0"
+    )
+    found = dataclasses.replace(run, folder=None, held_out=lines).predictions()
+    assert found["patient"].tolist() == ["0012", "-A1", "1e5"]
+    assert found["outcome"].tolist() == ["NA", "+", "0"]
+    assert found["predicted"].tolist() == ["+", "0", "NA"]
+    assert found["cut"].tolist() == [0, 0, 0]
 
 
 def test_a_run_is_read_as_frames(tmp_path: Path) -> None:
