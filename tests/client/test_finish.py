@@ -443,6 +443,21 @@ def test_a_reference_learns(name: str, reference: LocalReference, informative: b
         assert loss < 1.06 * base
 
 
+def test_trees_of_counts_predict_no_rate_of_0() -> None:
+    task = read_task(
+        {"kind": "tabular", "features": list("abcd")}
+        | {"outcome": "count", "target": "y", "centre": 2.0, "spread": 2.0}
+    )
+    inputs, targets = drawn("number", 150, informative=True)
+    counts = np.maximum(np.round(targets), 0.0) * (inputs[:, 0] > 0.5)
+    for of_training in (counts, np.zeros(150)):  # nobody had any: nothing can be fitted
+        training = Rows(inputs, of_training, np.arange(150))
+        found = fit_reference(
+            "boosted_trees", task, training, inputs, folds_of_patients(training, task, 1)
+        )
+        assert np.all((found.predictions > 0) == of_training.any())
+
+
 def test_a_ridge_of_one_strength_is_scikit_learns(monkeypatch: pytest.MonkeyPatch) -> None:
     from sklearn.linear_model import LogisticRegression
 

@@ -8,7 +8,8 @@ ridge: a linear model with the least training loss of the task plus a strength t
     coefficients, fitted until it converges. The coefficients of output k are shared + own[k], both
     shrunk: for survival that is one effect on all hazards, and a smaller deviation of each.
 boosted_trees: scikit-learn's gradient boosting (HistGradientBoosting) with the size of its trees
-    and their number; for survival of discrete-time hazards, the interval being a column.
+    and their number; of counts with Poisson's loss, for survival of discrete-time hazards, the
+    interval being a column.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,6 +31,7 @@ from erosion_common.learning.local_work import LocalOutcome, LocalWork
 from erosion_common.study.sections import LocalReference
 from erosion_common.study.study import Study
 from erosion_common.tasks.classification import Classification
+from erosion_common.tasks.count import Count
 from erosion_common.tasks.regression import Regression
 from erosion_common.tasks.survival import Survival
 from erosion_common.tasks.task import Floats, Task, as_tensor
@@ -195,6 +197,10 @@ def _stages(
         **options,
     }
     if isinstance(task, Regression):
+        if isinstance(task, Count):  # positive rates: the squared error may give 0
+            if not training.targets.any():
+                return
+            options["loss"] = "poisson"
         numbers = HistGradientBoostingRegressor(**options).fit(training.inputs, training.targets)
         yield from (each[:, None] for each in numbers.staged_predict(others))
         return
