@@ -234,7 +234,22 @@ def changed(**values: Any) -> dict[str, Tensor]:
         ({"1.weight": torch.zeros(8, 4)}, HEAD, "has no 1.bias, which the model has (it has 1.we"),
         (changed(), ("4.*",), "model.pretrained.new names 4.*; the model has 1.weight"),
         (changed(**{"1.bias": torch.full((8,), float("nan"))}), (), "1.bias has values that are n"),
+        (
+            changed(**{"1.bias": torch.zeros(8).double() + 1e300}),
+            (),
+            "1.bias has values that are n",
+        ),
         (changed(**{"1.bias": torch.zeros(8).long()}), (), "1.bias is torch.int64 there and torch"),
+        (
+            changed(**{"1.bias": torch.zeros(8).to_sparse()}),
+            (),
+            "1.bias is sparse or has no values",
+        ),
+        (
+            changed(**{"1.bias": torch.zeros(8, device="meta")}),
+            (),
+            "1.bias is sparse or has no values",
+        ),
         ([torch.zeros(3)], (), "are no state dict"),
         ({"1.weight": "text"}, (), "are no state dict"),
         (source(), (), "cannot be read (Weights only load failed"),
@@ -288,6 +303,21 @@ def test_another_hash_an_absent_file_and_a_path_are_refused(tmp_path: Path) -> N
     for file in ("../net.pt", "/net.pt", ".net.pt", "net.pkl"):
         with refused(ValueError):
             Pretrained(file=file, sha256="0" * 64)
+
+
+def test_a_file_that_is_replaced_once_it_was_hashed_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = saved(tmp_path, source().state_dict())
+    settings, load = Mlp(hidden=(8,), pretrained=of(path)), torch.load
+
+    def replaced(*arguments: Any, **keys: Any) -> Any:
+        saved(tmp_path, changed(**{"1.bias": torch.ones(8)}))
+        return load(*arguments, **keys)
+
+    monkeypatch.setattr(torch, "load", replaced)
+    with refused(ModelError, "net.pt", "changed while"):
+        build_model(settings, (4,), 5, weights=tmp_path)
 
 
 def test_what_is_frozen_is_in_no_flat_vector_and_never_changes() -> None:

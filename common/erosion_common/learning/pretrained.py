@@ -21,7 +21,7 @@ from erosion_common.errors import ModelError
 from erosion_common.formats.tensor_file import read_tensors
 from erosion_common.settings.base import Settings
 from erosion_common.settings.names import Sha256
-from erosion_common.support.files import open_named
+from erosion_common.support.files import open_named, version_of
 
 FOLDER = "weights"  # where files of weights are looked for, unless another folder is named
 TORCH, SAFETENSORS = (".pt", ".pth"), (".safetensors",)
@@ -59,7 +59,10 @@ class Pretrained(Settings):
 
 def load_pretrained(model: nn.Module, pretrained: Pretrained, folder: Path | None) -> None:
     """Copy the file's weights into the model; raises ModelError."""
-    given = _state_of(_checked(pretrained, folder), pretrained)
+    path = (folder or Path(FOLDER)) / pretrained.file
+    version = version_of(path)  # before it is hashed: what is loaded must be what was hashed
+    _check(path, pretrained)
+    given = _state_of(path, pretrained)
     wanted = model.state_dict(keep_vars=True)
     names_of: dict[int, list[str]] = {}  # of a parameter: a tied one has several
     for name, parameter in model.named_parameters(remove_duplicate=False):
@@ -102,6 +105,8 @@ def load_pretrained(model: nn.Module, pretrained: Pretrained, folder: Path | Non
             where=where,
             remedy="Name another file, or list what starts afresh under model.pretrained.new.",
         )
+    if version_of(path) != version:
+        raise ModelError(f"Weights {path} were changed while they were read", remedy="Try again.")
 
 
 def _problem_with(value: Tensor, target: Tensor) -> str | None:
@@ -110,8 +115,10 @@ def _problem_with(value: Tensor, target: Tensor) -> str | None:
         return f"is {_shape(value)} there and {_shape(target)} in the model"
     if value.is_floating_point() != target.is_floating_point():
         return f"is {value.dtype} there and {target.dtype} in the model"
-    if value.is_floating_point() and not bool(torch.isfinite(value).all()):
-        return "has values that are not finite"
+    if value.layout != torch.strided or value.is_meta:
+        return "is sparse or has no values there"
+    if value.is_floating_point() and not bool(torch.isfinite(value.to(target.dtype)).all()):
+        return f"has values that are not finite as {target.dtype}"
     return None
 
 
@@ -126,8 +133,7 @@ def some(names: Sequence[str]) -> str:
     return shown + (f", ... ({len(names)} in all)" if len(names) > SHOWN else "")
 
 
-def _checked(pretrained: Pretrained, folder: Path | None) -> Path:
-    path = (folder or Path(FOLDER)) / pretrained.file
+def _check(path: Path, pretrained: Pretrained) -> None:
     digest = hashlib.sha256()
     try:
         if path.stat().st_size > MAX_BYTES:
@@ -150,7 +156,6 @@ def _checked(pretrained: Pretrained, folder: Path | None) -> Path:
             f"Weights {path} have the SHA-256 {found}, the study names {pretrained.sha256}",
             remedy="Get the file that the study was written for.",
         )
-    return path
 
 
 def _state_of(path: Path, pretrained: Pretrained) -> dict[str, Tensor]:
