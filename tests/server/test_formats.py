@@ -17,13 +17,15 @@ from safetensors.torch import save_file
 
 from erosion_common.errors import CheckpointError, ErosionError
 from erosion_common.formats.json_file import CHECKSUM, WRITER, with_checksum, write_json
-from erosion_common.formats.model_card import read_model
+from erosion_common.formats.model_card import read_model, write_model
 from erosion_common.formats.tensor_file import metadata
 from erosion_common.rounds import checkpoint
 from erosion_common.rounds.records import RunState
 from erosion_common.rounds.round import first_state
 from erosion_common.support.status import find_status, in_words
 from erosion_server.coordination.folder_store import RunDecisions, read_run_decisions
+from erosion_server.export.saved_run import load_saved_run
+from erosion_server.output.report import write_report
 from erosion_server.output.run_data import read_run
 from erosion_server.run.journal import read_records
 from erosion_server.run.run_folder import RunFolder
@@ -145,6 +147,18 @@ def test_a_run_is_not_reported_by_another_study_than_it_was_begun_with(folder: P
     finally:
         path.write_text(before)
     assert read_run(RunFolder(folder)).study == RUN.study
+
+
+def test_another_runs_model_is_neither_reported_nor_exported(folder: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(folder, run)
+    card, model = read_model(run)
+    write_model(run, card.model_copy(update={"run": "second"}), model)
+    for use in (write_report, lambda path: load_saved_run(path, None, tmp_path)):
+        with refused(CheckpointError, "model.json", "second", "first"):
+            use(run)
+    write_model(run, card.model_copy(update={"run": "first"}), model)
+    assert load_saved_run(write_report(run).parent, None, tmp_path).card.run == "first"
 
 
 @pytest.mark.parametrize("name", ["model.json", "result.json", "beginning.json", "rounds.jsonl"])

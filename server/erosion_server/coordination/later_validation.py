@@ -17,7 +17,7 @@ from erosion_server.coordination.end_notices import EndNotices
 from erosion_server.coordination.network import NetworkChannel
 from erosion_server.link import Link
 from erosion_server.output.report import write_report
-from erosion_server.output.run_data import RunData, read_run
+from erosion_server.output.run_data import RunData, check_card, read_run
 from erosion_server.run.result import study_as_run
 from erosion_server.run.run_folder import USERS, RunFolder
 
@@ -62,6 +62,7 @@ def measure_later(
     if not wanted:
         raise RunError("Every hospital that is named has measured this model.")
     card, delivered = read_model(folder.path)
+    check_card(card, folder)
     model = Delivered(card.arm, delivered, card.scaling, card.missing_means)
     link = make_link(study.everyone)
     link.start()

@@ -18,7 +18,7 @@ from erosion_common.tasks.preparations import ABSENT
 from erosion_server.output.pages import Row, render_page
 from erosion_server.output.report import card_rows, warnings_of
 from erosion_server.output.report_validation import travel_sentence
-from erosion_server.output.run_data import RunData, read_run
+from erosion_server.output.run_data import RunData, check_card, read_run
 from erosion_server.run.run_folder import RunFolder
 
 LARGEST_NUMBER = 1e30  # what `predict` takes without a range
@@ -73,6 +73,7 @@ class SavedRun:
 def load_saved_run(run_folder: Path, arm: str | None, weights: Path) -> SavedRun:
     """Load the model of `arm`, or of the run's last one. Raises CheckpointError and ModelError."""
     card, model = read_model(run_folder, arm)
+    check_card(card, RunFolder(run_folder))
     network = saved_network(card, model, run_folder, weights).eval()
     body: nn.Module = nn.Identity()
     members: list[nn.Module] = []

@@ -19,7 +19,7 @@ from erosion_server.output.report_patients import MOST_COLUMNS_SHOWN, MOST_FLOWS
 from erosion_server.output.report_performance import performance_values
 from erosion_server.output.report_validation import travel_sentence, validation_values
 from erosion_server.output.round_facts import grouped
-from erosion_server.output.run_data import RunData, read_run
+from erosion_server.output.run_data import RunData, check_card, read_run
 from erosion_server.output.words import metric_text, seconds_text
 from erosion_server.run import provenance
 from erosion_server.run import result as results
@@ -38,6 +38,8 @@ def write_report(run_folder: Path, *, is_rounded: bool = False) -> Path:
     card = read_card(folder.path) if folder.model_card.exists() else None
     versions = provenance.versions() if card is None else card.versions  # years later, too
     run, path = read_run(folder), folder.report
+    if card is not None:
+        check_card(card, folder)
     if is_rounded:
         run, path = run.rounded(), path.with_name("report-rounded.html")
     study_file = folder.study.read_text("utf-8-sig")

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from erosion_common.errors import CheckpointError
+from erosion_common.formats.model_card import ModelCard
 from erosion_common.protocol.messages import Metrics
 from erosion_common.protocol.performance import ModelFigures
 from erosion_common.rounds.records import HospitalRecord, RoundRecord
@@ -128,6 +129,17 @@ def read_run(folder: RunFolder) -> RunData:
                 remedy="Bring both back from one backup, or run the study again.",
             )
     return RunData(study, ordered, result)
+
+
+def check_card(card: ModelCard, folder: RunFolder) -> None:
+    """Raise CheckpointError where the model in the folder is of another run than the figures."""
+    begun = read_run_decisions(folder)
+    if begun is not None and card.run not in ("", begun.run):
+        raise CheckpointError(
+            f"{folder.model_card} is of the run {card.run}, and the rest of the folder of"
+            f" {begun.run}",
+            remedy="Bring both back from one backup.",
+        )
 
 
 COUNTED = {"num_patients", "num_events", "smallest_class", "class_counts"}
