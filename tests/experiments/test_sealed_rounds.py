@@ -106,7 +106,7 @@ def test_a_length_out_of_all_proportion_costs_a_hospital_its_place_and_nobody_el
     identity = sites["carol"]._sealed._given
     assert identity is not None
     boastful = BoastfulSite(identity, Records(None, "x").sums, SumRules())
-    sites["carol"]._sealed.__dict__["_rounds"] = boastful
+    sites["carol"]._sealed.__dict__["_new_rounds"] = lambda _: boastful
     sealed = run_in(tmp_path / "sealed", Line(sealed_study(arms=arms), sites))[0]
     absent = [Trouble(number, TRAIN, lost=["carol"]) for number in range(1, 5)]
     assert_same(sealed, plain(*absent, arms=arms))
@@ -307,7 +307,7 @@ def test_a_lie_stops_the_arm_and_opened_masks_show_whose_it_is(tmp_path: Path) -
     assert identity is not None
     ledger = sites["carol"]._records.sums
     lying = LyingSite(identity, ledger, SumRules())
-    sites["carol"]._sealed.__dict__["_rounds"] = lying
+    sites["carol"]._sealed.__dict__["_new_rounds"] = lambda _: lying
     outcome, run = run_in(tmp_path, Line(study, sites))
     (record,) = outcome.records[ARM]
     assert record.outcome == "stopped"

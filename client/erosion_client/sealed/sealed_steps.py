@@ -2,8 +2,8 @@
 
 import hashlib
 import hmac
+from collections import OrderedDict
 from collections.abc import Callable
-from functools import cached_property
 from typing import TypeVar
 
 import torch
@@ -28,6 +28,7 @@ from erosion_common.support.files import make_private_folder, version_of
 from erosion_common.support.keys import load_private_key
 
 F = TypeVar("F", bound=Settings)
+RUNS_KEPT = 4  # that may be in a round at the same time; each holds an update
 
 
 class SealedSteps:
@@ -37,7 +38,8 @@ class SealedSteps:
         """Nothing is read until the first sealed round. `identity`: a simulation's."""
         self._site, self._sums, self._given = site, sums, identity
         self._read: tuple[object, SealedIdentity] | None = None  # with the files' versions
-        self._steps: dict[str, Callable[[TrainRequest], LocalAnswer]] = {
+        self._runs: OrderedDict[tuple[str, str], SealedSite] = OrderedDict()  # used last at the end
+        self._steps: dict[str, Callable[[SealedSite, TrainRequest], LocalAnswer]] = {
             phases.DISTANCE: self._distance,
             phases.MASKED: self._masked,
             phases.UNMASK: self._unmask,
@@ -67,21 +69,26 @@ class SealedSteps:
                 "The update of this site would not be hidden: too few of its values have moved",
                 remedy="Check the study's learning rate, and that most of its model is trained.",
             )
-        self._rounds.identify(self._identity)  # keys may have been pinned or renewed meanwhile
+        identity = self._identity  # keys may have been pinned or renewed meanwhile
+        run = request.study.digest, request.run
+        rounds = self._runs[run] = self._runs.pop(run, None) or self._new_rounds(identity)
+        while len(self._runs) > RUNS_KEPT:
+            self._runs.popitem(last=False)
+        rounds.identify(identity)
         values = update.contiguous().numpy()
-        return self._rounds.hello(context, values, settings.sealed_measure(layout))
+        return rounds.hello(context, values, settings.sealed_measure(layout))
 
     def answer(self, request: TrainRequest) -> LocalAnswer:
         """Phases 2 to 4. Raises Refusal."""
         if request.step not in self._steps:
             raise Refusal(f"The step {request.step!r} is not one of a sealed round.")
-        at = self._rounds.context  # phase 1 checked the approval, and who the user is
-        asked = (request.study.digest, request.run, request.arm, request.round)
-        if asked != (at.study, at.run, at.arm, at.round):
-            raise Refusal("A phase of another sealed round than the one that this site is at.")
-        return self._steps[request.step](request)
+        rounds = self._runs.get((request.study.digest, request.run))
+        at = rounds and rounds.context  # phase 1 checked the approval, and who the user is
+        if not (rounds and at) or (request.arm, request.round) != (at.arm, at.round):
+            raise Refusal("A phase of another sealed round than any that this site is at.")
+        return self._steps[request.step](rounds, request)
 
-    def _distance(self, request: TrainRequest) -> LocalAnswer:
+    def _distance(self, rounds: SealedSite, request: TrainRequest) -> LocalAnswer:
         asked = _read(phases.DistanceAsked, request)
         # The user's site would hide nobody: its coordinator knows its update.
         study = request.study
@@ -96,34 +103,33 @@ class SealedSteps:
             key, from_rows(_rows(request, phases.SEALED_OWN, num_bytes)), asked.scale
         )
         proof = from_rows(_rows(request, phases.MODULUS_PROOF, num_bytes))
-        sealed, envelopes = self._rounds.distance(asked.roster, question, proof)
+        sealed, envelopes = rounds.distance(asked.roster, question, proof)
         said = phases.DistanceSaid(
-            envelopes=envelopes, dealt=dict(self._rounds.dealt), lengths=self._rounds.lengths
+            envelopes=envelopes, dealt=dict(rounds.dealt), lengths=rounds.lengths
         )
         answer = {phases.SEALED_DISTANCE: to_rows([sealed], num_bytes)[0]}
         return LocalAnswer(answer, said.model_dump(mode="json"))
 
-    def _masked(self, request: TrainRequest) -> LocalAnswer:
+    def _masked(self, rounds: SealedSite, request: TrainRequest) -> LocalAnswer:
         asked = _read(phases.MaskedAsked, request)
-        masked = self._rounds.masked(asked.weights, asked.scale, asked.envelopes)
+        masked = rounds.masked(asked.weights, asked.scale, asked.envelopes)
         self._keep_opening(masked.opening)
         receipt = masked.receipt
         said = phases.MaskedSaid(rules=receipt.rules, signature=receipt.signature, seed=masked.seed)
         words = {phases.WORDS: torch.from_numpy(masked.words)}
         return LocalAnswer(words, said.model_dump(mode="json"))
 
-    def _unmask(self, request: TrainRequest) -> LocalAnswer:
+    def _unmask(self, rounds: SealedSite, request: TrainRequest) -> LocalAnswer:
         asked = _read(phases.UnmaskAsked, request)
         shown = None
         if (view := asked.view) is not None:
-            shown = View(self._rounds.asked, view.weights, view.scale), view.envelopes
-        released = self._rounds.unmask(asked.delivered, shown)
+            shown = View(rounds.asked, view.weights, view.scale), view.envelopes
+        released = rounds.unmask(asked.delivered, shown)
         said = phases.UnmaskSaid(seeds=dict(released.seeds), keys=dict(released.keys))
         return LocalAnswer({}, said.model_dump(mode="json"))
 
-    @cached_property
-    def _rounds(self) -> SealedSite:
-        return SealedSite(self._identity, self._sums, sum_rules(self._site))
+    def _new_rounds(self, identity: SealedIdentity) -> SealedSite:
+        return SealedSite(identity, self._sums, sum_rules(self._site))
 
     def _keep_opening(self, opening: Disclosure) -> None:
         """Replace the last disclosure, for a person here to show in an audit. It is not synced."""

@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from erosion_client.sealed.sealed_site import Greeted, SealedIdentity
+from erosion_client.sealed.sealed_site import Greeted, Phase, SealedIdentity
+from erosion_client.sealed.sealed_steps import RUNS_KEPT
 from erosion_client.training.hospital import Hospital
 from erosion_client.training.limits import check_limits
 from erosion_common.errors import Refusal, SiteError
@@ -164,6 +165,26 @@ def test_a_site_whose_sealing_keys_are_damaged_joins_no_sealed_study_and_tells_n
         assert problem.value.public == "SiteError at the site; its own log says more"
 
 
+def phase_of(hospital: Hospital) -> Phase:
+    """Of the run that it was last in a round of."""
+    *_, rounds = hospital._sealed._runs.values()
+    return rounds.phase
+
+
+def test_two_runs_are_in_a_round_at_the_same_time_and_no_number_of_them(tmp_path: Path) -> None:
+    """Each holds an update, so the one that was in a round longest ago is forgotten."""
+    bob = hospitals(tmp_path)["bob"]
+    for run in ("first", "second"):
+        bob.answer(request(run=run))
+    with raises(Refusal, "other keys for this site"):  # it is still at phase 2 of the first
+        bob.answer(question(run="first"))
+    for number in range(RUNS_KEPT):
+        bob.answer(request(run=f"{number}"))
+    assert len(bob._sealed._runs) == RUNS_KEPT
+    with raises(Refusal, "another sealed round"):
+        bob.answer(question(run="first"))
+
+
 def test_keys_that_are_pinned_while_it_runs_are_good_from_the_next_round_on(tmp_path: Path) -> None:
     keys = {name: new_private_key() for name in ("bob", "carol", "dave")}
     bob, peers = site_with_keys(tmp_path, keys["bob"], {})
@@ -171,7 +192,7 @@ def test_keys_that_are_pinned_while_it_runs_are_good_from_the_next_round_on(tmp_
     def measured(number: int, *pinned: str) -> StepResult | TrainResult:
         peers.write_text(as_text({name: keys[name].public_key() for name in pinned}))
         bob.answer(request(round=number))
-        phase = bob._sealed._rounds.phase
+        phase = phase_of(bob)
         assert isinstance(phase, Greeted)
         roster = {"bob": phase.hello}
         for name in ("carol", "dave"):
@@ -202,7 +223,7 @@ def test_a_hospital_may_take_part_in_sealed_studies_only(tmp_path: Path) -> None
 def update_of(hospital: Hospital, asked: TrainRequest) -> Tensor:
     """What the hospital would put under its masks."""
     hospital.answer(asked)
-    greeted = hospital._sealed._rounds.phase
+    greeted = phase_of(hospital)
     assert isinstance(greeted, Greeted)
     return torch.from_numpy(greeted.update)
 
