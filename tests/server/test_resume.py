@@ -51,6 +51,7 @@ from tests.support.processes import start
 from tests.support.refusals import refused
 from tests.support.small_study import make_study
 from tests.support.synced import synced
+from tests.support.synthetic_run import make_run
 
 
 def small_study() -> Study:
@@ -476,6 +477,25 @@ def test_a_line_that_a_full_disk_cut_off_does_not_spoil_the_next(
     Witness(witness)("a", "train", "3")
     assert [record.round for record in read_records(trials)] == [1, 2, 3]
     assert [noted.head for noted in read_witness(witness, "a")] == ["1", "2", "3"]
+
+
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_a_journal_that_somebody_moves_ends_the_run_at_once(
+    tmp_path: Path, is_replaced: bool
+) -> None:
+    """As a rotation of logs would: the rounds that follow would be lost with it."""
+    path, (first, second) = tmp_path / "rounds.jsonl", make_run(rounds=2).records[:2]
+    journal = Journal(path)
+    journal.write(first)
+    path.rename(tmp_path / "rounds.jsonl.1")
+    if is_replaced:
+        path.touch()
+    with refused(CheckpointError, "rounds.jsonl", "moved"):
+        journal.write(second)
+    (tmp_path / "rounds.jsonl.1").replace(path)
+    journal.write(second)
+    journal.close()
+    assert read_records(path) == [first, second]
 
 
 def append(path: Path, record: RoundRecord) -> None:

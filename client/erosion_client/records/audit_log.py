@@ -53,7 +53,12 @@ from erosion_common.protocol import wire
 from erosion_common.protocol.envelope import describe
 from erosion_common.protocol.flower import read_error
 from erosion_common.protocol.frames import LARGEST_HEAD_BYTES
-from erosion_common.support.files import make_private_folder, sync_folder, whole_bytes
+from erosion_common.support.files import (
+    is_in_place,
+    make_private_folder,
+    sync_folder,
+    whole_bytes,
+)
 from erosion_common.support.status import STATUS_NAME, StatusFile, certificate_shown
 from erosion_common.support.text import printable
 
@@ -144,7 +149,7 @@ class AuditLog:
             before = self._file.seek(0, os.SEEK_END)
         except OSError as problem:
             raise self._not_written(problem) from None
-        if not self._is_in_place():
+        if not is_in_place(self.path, self._file):
             raise NotNoted(
                 f"{self.path} was moved, removed or replaced while this site ran, so nothing was"
                 " sent",
@@ -169,7 +174,9 @@ class AuditLog:
     def _replace_dead(self) -> None:
         if self._file.seek(0, os.SEEK_END) < self._file_bytes:
             return
-        if self._is_in_place():  # else another could not be opened when this was last tried
+        if is_in_place(
+            self.path, self._file
+        ):  # else another could not be opened when this was last tried
             set_aside(self.path, self._first)
         file = _opened(self.path)
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -177,12 +184,6 @@ class AuditLog:
         self._file = file
         self._first = self._number + 1
         remove_old(self.path, now=datetime.now(UTC), keep_days=self._keep_days)
-
-    def _is_in_place(self) -> bool:
-        try:
-            return os.path.samestat(self.path.stat(), os.fstat(self._file.fileno()))
-        except FileNotFoundError:
-            return False
 
     def _continue(self) -> tuple[int, str]:
         """Return number and hash of the last line, removing a line that a crash cut off."""

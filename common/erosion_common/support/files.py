@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from itertools import takewhile
 from pathlib import Path
 from shlex import quote
-from typing import Any, BinaryIO
+from typing import IO, Any, BinaryIO
 
 MOST_NAMED_BYTES = 16 * 2**20  # of a key, a certificate, a kit, a site file or a study file
 MOST_KEPT_BYTES = 256 * 2**20  # of a file that this program keeps as one JSON value
@@ -234,6 +234,14 @@ def version_of(path: Path) -> tuple[int, ...]:
     # The inode, because two replacements within a tick of the clock have the same time; the time of
     # the last change of owner or mode, because what could not be read may be readable since then.
     return (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+
+def is_in_place(path: Path, file: IO[Any]) -> bool:
+    """Return whether the open file is still the one at `path`. Raises OSError."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(file.fileno()))
+    except FileNotFoundError:
+        return False
 
 
 def file_system_of(path: Path) -> str:

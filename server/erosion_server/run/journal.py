@@ -27,7 +27,15 @@ class Journal:
         files.sync_folder(path.parent)
 
     def write(self, record: RoundRecord) -> None:
-        """Write one line: it outlives this program at once, and the machine after `sync`."""
+        """Write one line: it outlives this program at once, and the machine after `sync`.
+
+        Raises CheckpointError where nobody would find it.
+        """
+        if not files.is_in_place(self._path, self._file):
+            raise CheckpointError(
+                f"{self._path} was moved, removed or replaced while the run went on",
+                remedy="Put it back, and resume the run.",
+            )
         with files.naming(self._path):
             self._file.write(_line({"format": FORMAT, **_PLAIN.dump_python(record, mode="json")}))
             self._file.flush()
