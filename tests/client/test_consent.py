@@ -135,7 +135,7 @@ def test_what_a_person_declined_no_rule_approves_in_another_shape(
     for shape in (whole, part, next(trials(part, "local"))[0], picked):
         with raises(Refusal, "declined"):
             Consent(automatic, records, "c").check(shape)
-    decide(records, entry, approve=True, by="somebody else")
+    decide(records, entry_of(whole, records), approve=True, by="somebody else")
     for shape in (whole, part, picked):
         Consent(automatic, records, "c").check(shape)
 

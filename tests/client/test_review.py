@@ -10,9 +10,10 @@ from erosion_client.consent.approvals import decide, entry_of, leads_to
 from erosion_client.consent.consent import Consent
 from erosion_client.consent.review import asked, leaving, review
 from erosion_client.records.records import Records
+from erosion_common.errors import StudyError
 from erosion_common.rounds.selection import trials
 from tests.support.approval import approve, request, site, study
-from tests.support.said import says
+from tests.support.said import raises, says
 from tests.support.sealed_study import ARM, sealed_study
 
 TASK = {"kind": "tabular", "target": "y", "classes": ["no", "yes"], "features": ["x1", "x2"]}
@@ -166,12 +167,25 @@ def test_every_column_is_named_the_split_and_the_outcome_too(
     assert "30%" not in text
 
 
+@pytest.mark.parametrize("people", [1, 2])
+@pytest.mark.parametrize("first", [True, False])
+def test_nobody_approves_over_a_decision_that_came_while_they_read(
+    records: Records, people: int, first: bool
+) -> None:
+    read_by_both = entry_of(study(), records)
+    decided = decide(records, read_by_both, approve=first, by="A", people=people)
+    with raises(StudyError, "A", decided.state, "again"):
+        decide(records, read_by_both, approve=True, by="B", people=people)
+    assert records.studies.get(decided.digest) == decided
+    assert decide(records, read_by_both, approve=False, by="B", people=people).state == "declined"
+
+
 def test_repeating_a_decision_changes_nothing(tmp_path: Path, records: Records) -> None:
     entry = entry_of(study(), records)
     first = decide(records, entry, approve=True, by="Dr. A")
     assert decide(records, entry, approve=True, by="Dr. A") == first
     decide(records, entry, approve=False, by="Dr. B")
-    decide(records, entry, approve=True, by="Dr. C")
+    decide(records, entry_of(study(), records), approve=True, by="Dr. C")
     decisions = [(state, by[-1]) for state, by, _ in records.studies.decisions(entry.digest)]
     assert decisions == [("approved", "A"), ("declined", "B"), ("approved", "C")]
     lines = review(site(tmp_path), study(), records)

@@ -178,21 +178,30 @@ def decide(
 ) -> StudyEntry:
     """Record a person's decision about a study, unless it is already the latest of all.
 
-    Where two people approve, the first one leaves it pending.
+    Where two people approve, the first one leaves it pending. Raises StudyError where somebody
+    decided since `entry` was read, and this person has not seen that: only declining stands then.
     """
-    state: State = "approved" if approve else "declined"
-    if approve and people == 2:
-        if entry.state == "approved":
-            return entry
-        first = entry.decided_by if entry.state == "pending" else ""
-        if first == by:
-            return entry
-        state, by = ("approved", f"{first} and {by}") if first else ("pending", by)
-    for latest in records.studies.decided()[:1]:
-        if (latest.digest, latest.state, latest.decided_by) == (entry.digest, state, by):
-            return latest
-    decided = replace(entry, state=state, decided_by=by, decided=now())
-    records.studies.put(decided)
+    with records.transaction():
+        for latest in records.studies.decided()[:1]:
+            wanted = "approved" if approve else "declined"
+            if (latest.digest, latest.state, latest.decided_by) == (entry.digest, wanted, by):
+                return latest
+        found = records.studies.get(entry.digest) or entry
+        read, holds = ((each.state, each.decided_by, each.decided) for each in (entry, found))
+        if approve and holds != read:
+            raise StudyError(
+                f"Nothing was decided: {found.decided_by} decided about it meanwhile"
+                f" ({found.state}, {found.decided}).",
+                remedy="Look at it again with `erosion review`, and decide then.",
+            )
+        state: State = "approved" if approve else "declined"
+        if approve and people == 2:
+            first = found.decided_by if found.state == "pending" else ""
+            if found.state == "approved" or first == by:
+                return found
+            state, by = ("approved", f"{first} and {by}") if first else ("pending", by)
+        decided = replace(entry, state=state, decided_by=by, decided=now())
+        records.studies.put(decided)
     return decided
 
 
