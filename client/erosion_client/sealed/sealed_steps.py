@@ -71,7 +71,8 @@ class SealedSteps:
             )
         identity = self._identity  # keys may have been pinned or renewed meanwhile
         run = request.study.digest, request.run
-        rounds = self._runs[run] = self._runs.pop(run, None) or self._new_rounds(identity)
+        rounds = self._runs.pop(run) if run in self._runs else self._new_rounds(identity)
+        self._runs[run] = rounds
         while len(self._runs) > RUNS_KEPT:
             self._runs.popitem(last=False)
         rounds.identify(identity)
