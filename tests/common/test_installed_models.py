@@ -1,8 +1,11 @@
 """Models of packages that are installed here, and everything that can be wrong with one."""
 
+import hashlib
+import py_compile
 import re
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +15,14 @@ import torch
 from erosion_common.errors import ModelError
 from erosion_common.learning.installed import InstalledModel
 from erosion_common.learning.models import build_model, flat_parameters, parameter_layout
+from erosion_common.settings import packages
 from erosion_common.settings.packages import every_installed, installed_part
-from tests.support.installed_package import forgotten_afterwards, install
+from tests.support.installed_package import (
+    SMALL_NET,
+    forgotten_afterwards,
+    install,
+    write_package,
+)
 from tests.support.refusals import refused
 
 
@@ -87,6 +96,36 @@ def test_a_package_that_was_replaced_is_not_mixed_with_the_old_one(
     (tmp_path / "ward_d/__init__.py").write_text("make = None\n")
     message = problem_of(installed_part("model", "small-net").sha256)
     assert "ward_d was replaced" in message
+
+
+@pytest.mark.parametrize("how", ["compiled", "replaced"])
+def test_only_the_code_that_was_hashed_is_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """Compiled code is not in the hash, and Python may run it in place of the source."""
+    package = "ward_compiled" if how == "compiled" else "ward_replaced"
+    source = f"from {package}.more import make\n"
+    write_package(
+        tmp_path,
+        package,
+        {"__init__": source, "more": SMALL_NET},
+        {"models": f"small-net = {package}:make"},
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    sha256, more = installed_part("model", "small-net").sha256, tmp_path / package / "more.py"
+    own = more.read_text()
+    more.write_text("raise SystemExit('it ran')\n")
+    if how == "compiled":
+        mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
+        py_compile.compile(str(more), invalidation_mode=mode)
+        more.write_text(own)
+        built(sha256)
+        return
+    part = installed_part("model", "small-net")
+    hashed = {**part.contents, str(more): hashlib.sha256(own.encode()).hexdigest()}
+    known = replace(part, sha256=sha256, contents=hashed)
+    monkeypatch.setattr(packages, "installed_part", lambda *_: known)
+    assert "more.py was replaced once it was hashed" in problem_of(sha256)
 
 
 def test_what_is_not_installed_or_installed_twice_is_said(

@@ -10,12 +10,16 @@ import hashlib
 import importlib.util
 import inspect
 import logging
+import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import metadata
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
+from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
 from erosion_common.errors import ErosionError, ModelError, Refusal
@@ -28,6 +32,7 @@ logger = logging.getLogger("erosion.packages")
 Kind = Literal["method", "task", "model", "source", "output"]
 
 _loaded: dict[str, str] = {}  # package -> the hash that it had when this process imported it
+_contents: dict[str, str] = {}  # file of these -> the hash of its content
 _allowed: dict[Kind, Mapping[str, str]] = {}  # name -> hash; of a kind that is not here, all
 
 
@@ -40,6 +45,8 @@ class InstalledPart:
     target: str  # "package.module:name"
     distribution: str  # "hospital-nets 1.0"
     sha256: str  # of the package's files
+    contents: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
+    # each file's hash, by its path
 
     @property
     def package(self) -> str:
@@ -121,11 +128,46 @@ def load_part(kind: Kind, name: str, sha256: str | None = None) -> Any:
             " the old one in memory",
             remedy="Start the program again.",
         )
+    _contents.update(found.contents)
+    if _AS_HASHED not in sys.meta_path:
+        sys.meta_path.insert(0, _AS_HASHED)
     try:
         return metadata.EntryPoint(name, found.target, group_of(kind)).load()
     except (Exception, SystemExit) as problem:  # noqa: BLE001 - somebody else's code
         what = f"The {kind} {name!r} ({found.target}) cannot be imported"
         raise failed(what, problem) from None
+
+
+class _AsHashed(MetaPathFinder):
+    """Finds the modules of the packages that were hashed, which run as they were then.
+
+    The hash does not cover what Python keeps of them compiled, which may be of other code: it is
+    not read. Nor is a file that was replaced between the hash and the import.
+    """
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name.partition(".")[0] not in _loaded:
+            return None
+        others = (finder for finder in sys.meta_path if finder is not self)
+        found = (finder.find_spec(name, path, target) for finder in others)
+        spec = next(filter(None, found), None)
+        place = spec.origin if spec and isinstance(spec.loader, SourceFileLoader) else None
+        if spec and place is not None and place in _contents:
+            spec.loader, spec.cached = _FromSource(name, place), None
+        return spec
+
+
+class _FromSource(SourceFileLoader):
+    def get_code(self, fullname: str) -> CodeType:
+        content = self.get_data(self.path)
+        if hashlib.sha256(content).hexdigest() != _contents[self.path]:
+            raise ImportError(f"{self.path} was replaced once it was hashed", name=fullname)
+        return self.source_to_code(content, self.path)
+
+
+_AS_HASHED = _AsHashed()
 
 
 def load_class(kind: Kind, name: str, sha256: str | None, base: Any) -> Any:
@@ -250,11 +292,11 @@ def _described(kind: Kind, entry: metadata.EntryPoint) -> InstalledPart:
     distribution = entry.dist
     name = f"{distribution.name} {distribution.version}" if distribution else "no distribution"
     package = entry.module.partition(".")[0]
-    sha256 = _hash_of(package, f"{kind} {entry.name!r}")
-    return InstalledPart(kind, entry.name, entry.value, name, sha256)
+    sha256, contents = _hash_of(package, f"{kind} {entry.name!r}")
+    return InstalledPart(kind, entry.name, entry.value, name, sha256, contents)
 
 
-def _hash_of(package: str, part: str) -> str:
+def _hash_of(package: str, part: str) -> tuple[str, Mapping[str, str]]:
     try:
         spec = importlib.util.find_spec(package)  # of a top-level name: imports nothing
     except (ImportError, ValueError):
@@ -268,7 +310,7 @@ def _hash_of(package: str, part: str) -> str:
     origin = Path(spec.origin)
     root = origin.parent if spec.submodule_search_locations else origin
     files = sorted(_files(root)) if root.is_dir() else [root]
-    digest = hashlib.sha256()
+    digest, contents = hashlib.sha256(), dict[str, str]()
     try:
         for file in files:
             if file.is_symlink():
@@ -280,11 +322,12 @@ def _hash_of(package: str, part: str) -> str:
             place = file.relative_to(root.parent).as_posix()
             content = hashlib.sha256(file.read_bytes()).hexdigest()
             digest.update(f"{place}\n{content}\n".encode())
+            contents[str(file)] = content
     except OSError as problem:
         raise ModelError(
             f"{where} cannot be read ({problem})", remedy="Install it again."
         ) from None
-    return digest.hexdigest()
+    return digest.hexdigest(), contents
 
 
 def _files(folder: Path) -> Iterator[Path]:
