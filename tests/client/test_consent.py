@@ -103,6 +103,24 @@ def test_a_later_no_holds(tmp_path: Path, records: Records, by_rule: bool) -> No
         consent.authorise(request(asked, 2))
 
 
+def test_what_the_rule_approved_holds_as_long_as_the_site_file_has_it(
+    tmp_path: Path, records: Records
+) -> None:
+    rule, by_hand = site(tmp_path, approval={"automatic": "within_limits"}), site(tmp_path)
+    Consent(rule, records, "c").authorise(request(study()))
+    consent = Consent(by_hand, records, "c")
+    with pytest.raises(Undecided):
+        consent.authorise(request(study(), 2))
+    assert says(listing(by_hand, records), "waits", "decision")
+    assert says(review(by_hand, study(), records), "never", "waits", "person")
+    Consent(rule, records, "c").authorise(request(study(), 2))
+    for by in ("A", "B"):
+        assert not consent.has_news()
+        decide(records, entry_of(study(), records), approve=True, by=by, people=2)
+    assert consent.has_news()
+    consent.authorise(request(study(), 3))
+
+
 def test_half_a_write(tmp_path: Path, records: Records, monkeypatch: pytest.MonkeyPatch) -> None:
     approve(records, study())
     consent = Consent(site(tmp_path), Records(tmp_path / "state", "b"), "c")
@@ -572,9 +590,10 @@ def test_two_people_approve_by_two_logins_and_one_declines(
     def decision(uid: int, *words: str) -> tuple[int, tuple[str, str]]:
         login.write_text(str(uid))
         code = main(["review", file, "--study", study_file, *words])
-        with closing(Records.of(load_site(Path(file)))) as book:
-            entry = entry_of(load_study(Path(study_file)), book)
-            is_approved = decision_about(load_study(Path(study_file)), book) is not None
+        here, asked = load_site(Path(file)), load_study(Path(study_file))
+        with closing(Records.of(here)) as book:
+            entry = entry_of(asked, book)
+            is_approved = decision_about(here, asked, book) is not None
             assert is_approved == (entry.state != "pending")
         return code, (entry.state, entry.decided_by)
 

@@ -196,8 +196,9 @@ def decide(
             )
         state: State = "approved" if approve else "declined"
         if approve and people == 2:
+            by_rule = found.decided_by == WITHIN_LIMITS
             first = found.decided_by if found.state == "pending" else ""
-            if found.state == "approved" or first == by:
+            if (found.state == "approved" and not by_rule) or first == by:
                 return found
             state, by = ("approved", f"{first} and {by}") if first else ("pending", by)
         decided = replace(entry, state=state, decided_by=by, decided=now())
@@ -205,15 +206,19 @@ def decide(
     return decided
 
 
-def decision_about(study: Study, records: Records) -> StudyEntry | None:
+def decision_about(site: Site, study: Study, records: Records) -> StudyEntry | None:
     """Return the decision that covers `study`: about it, or about one that leads to it.
 
-    It is the latest by a person, or by the site file's rule where no person decided.
+    It is the latest by a person, or by the site file's rule where no person decided, and for as
+    long as the file has that rule.
     """
-    by_persons_first = sorted(
-        records.studies.decided(), key=lambda entry: entry.decided_by == WITHIN_LIMITS
-    )
+    decided = [entry for entry in records.studies.decided() if not _rule_ended(site, entry)]
+    by_persons_first = sorted(decided, key=lambda entry: entry.decided_by == WITHIN_LIMITS)
     return next(leading(study, by_persons_first), None)
+
+
+def _rule_ended(site: Site, entry: StudyEntry) -> bool:
+    return entry.decided_by == WITHIN_LIMITS and site.approval.automatic != "within_limits"
 
 
 def first_entry_of(study: Study, records: Records) -> StudyEntry | None:
@@ -323,7 +328,9 @@ def listing(site: Site, records: Records) -> Iterator[str]:
     waits = False
     for entry in entries:
         own = study_of(entry)
-        holds = (None if own is None else decision_about(own, records)) or entry
+        holds = (None if own is None else decision_about(site, own, records)) or entry
+        if _rule_ended(site, holds):
+            holds = replace(holds, state="pending", decided="")
         decided = f"waits for a decision since {entry.asked}"
         if holds.state == "pending" and holds.decided:
             decided = f"approved by {holds.decided_by}, waits for a second person"

@@ -107,7 +107,8 @@ class Consent:
         self._waiting = {
             digest: study
             for digest, study in self._waiting.items()
-            if (entry := decision_about(study, self._records)) is None or entry.state != "approved"
+            if (entry := decision_about(self._site, study, self._records)) is None
+            or entry.state != "approved"
         }
         return len(self._waiting) < before
 
@@ -153,7 +154,7 @@ class Consent:
             self._names.clear()
         if (known := self._approved.get(study.digest)) is not None:
             return known
-        entry = decision_about(study, self._records)
+        entry = decision_about(self._site, study, self._records)
         if entry is None:
             return self._ask(study)
         if entry.state == "declined":

@@ -9,6 +9,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from erosion_client.consent.approvals import (
+    WITHIN_LIMITS,
     decision_about,
     declined_before,
     too_little,
@@ -235,10 +236,12 @@ def _column(name: str) -> str:
 def _decided(site: Site, study: Study, records: Records) -> list[str]:
     decisions = records.studies.decisions(study.digest)
     lines = [f"{state.capitalize()} by {by}, {at}" for state, by, at in decisions]
-    holds = decision_about(study, records)
+    holds = decision_about(site, study, records)
     if holds is not None and holds.digest != study.digest:
         which = f"{holds.state.capitalize()} with study {holds.digest[:12]}, which leads to it,"
         lines.append(f"{which} by {holds.decided_by}, {holds.decided}: that holds")
+    if holds is None and any(by == WITHIN_LIMITS for _, by, _ in decisions):
+        lines.append('With approval.automatic = "never" now: waits for a person')
     before = declined_before(site, study, records)
     if before is not None and before.digest != study.digest:
         lines.append(

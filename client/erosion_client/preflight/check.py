@@ -251,7 +251,7 @@ def try_to_write(folder: Path) -> None:
 
 def check_approval(site: Site, study: Study, review: str, records: Records) -> Finding:
     """Check whether people here decided about the study. `review`: the deciding command."""
-    what, entry = "approval", decision_about(study, records)
+    what, entry = "approval", decision_about(site, study, records)
     if entry is not None:
         said = f"this study was {entry.state} by {entry.decided_by}, {entry.decided}"
         remedy = f"{review} shows it; --approve takes part in it after all"
