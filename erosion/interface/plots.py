@@ -163,7 +163,10 @@ def _metric(run: "Run", metric: str | None) -> str:
 
 
 def _label(run: "Run", metric: str) -> str:
-    return type(run.study.task).metric(metric).column
+    from erosion_server.run.result import unit_of
+
+    found = type(run.study.task).metric(metric)
+    return f"{found.column}{found.behind(unit_of(run.study.task), ', ')}"
 
 
 def _labelled(axes: "Axes", y: str) -> "Axes":

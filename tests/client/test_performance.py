@@ -38,6 +38,7 @@ from erosion_client.evaluation.explanation import (
 )
 from erosion_client.evaluation.final_figures import measure, measure_with_intervals, told
 from erosion_client.evaluation.performance import (
+    _share,
     average_precision,
     followed_weights,
     kaplan_meier,
@@ -225,6 +226,15 @@ def test_no_two_points_of_a_curve_show_fewer_than_a_cell_of_patients(
     steps = np.diff(above)
     assert ((np.abs(steps) < 1e-2) | (steps > cells.cell - 1e-2)).all()
     assert all(row.alerts is None or 10 <= round(90 * row.alerts) <= 80 for row in found.thresholds)
+
+
+def test_a_share_of_weights_is_no_share_below_none_or_above_all() -> None:
+    of = np.array([0.3, 0.3, 0.3])
+    none, every = (_share(part, of) for part in (np.array([-5e-17, 0.0, 0.0]), of + 5e-16))
+    assert none is not None
+    assert every is not None
+    assert (none.value, every.value, every.high) == (0.0, 1.0, 1.0)
+    assert str(none.low) == "0.0"
 
 
 def test_repeated_cuts_count_a_patient_once(cells: DisclosureControl) -> None:

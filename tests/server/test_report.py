@@ -15,12 +15,13 @@ from rich.console import Console
 
 from erosion.interface.run import Run as InterfaceRun
 from erosion_common.protocol.messages import Comparison, FinalMetrics, Metrics, Summary
-from erosion_common.protocol.performance import Performance
+from erosion_common.protocol.performance import Estimate, Performance
 from erosion_common.rounds.records import HospitalRecord, RoundRecord
 from erosion_common.study.study import Study
 from erosion_common.tasks import REGISTRY
 from erosion_server.output import report_patients, report_performance
 from erosion_server.output.charts import Plot, standalone, weight_figure
+from erosion_server.output.figures import estimate_cell
 from erosion_server.output.pages import Cell, render_page
 from erosion_server.output.report import (
     few_patients,
@@ -38,6 +39,7 @@ from erosion_server.run.findings import Recount, absences, privacy_spent, recoun
 from erosion_server.run.result import CrossFitting, verdict
 from erosion_server.run.run_folder import RunFolder
 from tests.support.html_page import EVIL, Page
+from tests.support.said import says
 from tests.support.synthetic_run import (
     ARMS,
     HOSPITALS,
@@ -188,6 +190,48 @@ def test_a_figure_in_the_targets_unit_has_four_digits_whatever_its_size(
     shown.take(run.records[0])
     assert shown.figures == [f"RMSE {first}", "R² 0.250"]
     assert not re.search(r"\b0\.000(?!\d)", text + stream.getvalue())
+
+
+def test_figures_in_the_targets_unit_name_it() -> None:
+    run = in_target_unit(with_performance(of_a_number()), 10)
+    days = {"outcome": "regression", "target": "y", "centre": 1, "spread": 1, "unit": "days"}
+    task = read_task({"kind": "tabular", "features": ["mean radius"], **days})
+    run = replace(run, study=run.study.model_copy(update={"task": task}))
+    page = Page(render_page("report.html", **values_of(run))).text
+    for said in (
+        "RMSE, days",
+        "predicted, days",
+        "observed minus predicted 0.01 (−0.19 to 0.21) days",
+        "Observed minus predicted, days, by predicted value",
+        "Difference, days",
+        "RMSE 1.780 days",
+        "a number in days",
+    ):
+        assert said in page
+    assert "R², days" not in page
+    # The verdict is said anew, of rounded figures, and as of the study.
+    assert "RMSE 1.780 against 2.500 days" in data_of(run).rounded().result.verdict.text
+
+
+def of_a_number() -> Performance:
+    groups = [{"num_patients": 18, "predicted": 3.1, "observed": estimated(3.0)}]
+    errors = {"errors": [None, -1.0, 0.0, 1.0, None]}
+    ends = {"calibration_slope": estimated(0.9), "calibration_in_the_large": estimated(0.01, 0.2)}
+    model = {"model": ARMS[0], "num_patients": 91, "estimates": ends}
+    return performance(models=[{**model, "groups": [{**groups[0], **errors}]}])
+
+
+@pytest.mark.parametrize(
+    ("value", "width", "said"),
+    [
+        (0.5, 0.1, Cell("0.50", "0.40 to 0.60")),
+        (2e-5, 3e-4, Cell("0.00002", "−0.00028 to 0.00032")),
+        (0.99956, 4e-4, Cell("0.9996", "0.9992 to 1.0000")),
+        (0.0, 0.0, Cell("0.00", "0.00 to 0.00")),
+    ],
+)
+def test_the_ends_of_an_interval_are_told_apart(value: float, width: float, said: Cell) -> None:
+    assert estimate_cell(Estimate.model_validate(estimated(value, width))) == said
 
 
 def test_what_rounds_to_nothing_has_no_sign() -> None:
@@ -701,6 +745,19 @@ def test_the_rounded_report_has_none_of_the_users_exact_figures(folder: Path) ->
     assert whole.comparison is not None
     assert whole.comparison.p_value == 0.0061
     assert whole.verdict.best_arm == run.result.verdict.best_arm
+    # What a verdict says of the study, the rounded one says, too.
+    folds, task = {"folds": 5}, run.study.task.model_copy(update={"class_weights": "balanced"})
+    study = run.study.model_copy(
+        update={"task": task, "evaluation": run.study.evaluation.model_copy(update=folds)}
+    )
+    arms = {
+        name: arm.model_copy(
+            update={"metrics": arm.metrics.model_copy(update={"log_loss": 2.0, "intervals": {}})}
+        )
+        for name, arm in run.result.arms.items()
+    }
+    worse = replace(data_of(run), study=study, result=run.result.model_copy(update={"arms": arms}))
+    assert says(worse.rounded().result.verdict.text, "class weights", "never saw them")
 
 
 def test_table_1_and_the_flow_are_of_what_hospitals_disclosed(folder: Path) -> None:

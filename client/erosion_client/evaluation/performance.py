@@ -688,6 +688,7 @@ def _defined(estimates: Mapping[EstimateName, Estimate | None]) -> dict[Estimate
 def _share(part: Floats, of: Floats) -> Estimate | None:
     """Return a share, its interval widened to Wilson's where nearly all or none have it."""
     shares = np.divide(part, of, out=np.full(len(of), np.nan), where=of > 1e-9)
+    shares = np.clip(shares, 0.0, 1.0)  # sums of weights are rounded
     if (found := estimate(shares)) is None:
         return None
     size = max(1, round(float(of[0])))

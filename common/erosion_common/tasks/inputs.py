@@ -174,7 +174,7 @@ def few_for_inputs(task: Task, num_events: int, how_exact: str = "") -> str:
     return (
         f"{how_exact}{num_events} patients {task.group_word} for {inputs} inputs of the model; a"
         f" rule of thumb asks for {FEWEST_PER_INPUT} an input. Trained on them alone, the model"
-        " would learn chance. Fewer columns, categories, knots or interactions help"
+        " may learn much by chance. Fewer columns, categories, knots or interactions help"
     )
 
 

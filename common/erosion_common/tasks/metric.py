@@ -48,6 +48,10 @@ class Metric:
         power = floor(log10(abs(value))) if value else 3
         return f"z.{max(0, 3 - power)}f" if -5 <= power < 9 else "z.3e"
 
+    def behind(self, unit: str, mark: str = " ") -> str:
+        """Return what stands behind a figure of it where the target has this unit, or nothing."""
+        return f"{mark}{unit}" if unit and self.in_target_unit else ""
+
     def text(self, value: float) -> str:
         """Return a finite figure of it, for people."""
         return format(value, self.form(value))

@@ -91,6 +91,7 @@ def result_of(
             evaluation.base_rate,
             references=evaluation.references,
             tested=results.words_for_tested(study),
+            unit=results.unit_of(study.task),
             shifted_by=study.task.shifted_by,
             leak=leak,
             p_by_round=p_by_round,

@@ -28,6 +28,7 @@ from erosion_server.output.pages import Cell
 
 FOLDER = "figures"
 MOST_SHOWN = 3  # models side by side
+MOST_DIGITS = 12  # behind the point
 MOST_NAME = 60  # characters of a file's name
 FLOOR = -0.05  # of net benefit on the page: below, "treat all" would flatten everything else
 BAND = "The band is a 95 % interval."
@@ -100,9 +101,16 @@ def estimate_cell(found: Estimate | None, digits: int = 2) -> Cell:
     """Return a figure, with its interval below it."""
     if found is None:
         return Cell("–")
-    ends = (found.value, found.low, found.high)
+    ends, digits = (found.value, found.low, found.high), _digits_apart(found, digits)
     value, low, high = (f"{each:z.{digits}f}".replace("-", "\u2212") for each in ends)
     return Cell(value, f"{low} to {high}")
+
+
+def _digits_apart(found: Estimate, digits: int) -> int:
+    """Return `digits`; one more than tell the ends of the interval apart where these do not."""
+    known = range(digits, MOST_DIGITS)
+    apart = next((n for n in known if round(found.low, n) != round(found.high, n)), digits)
+    return apart + (apart > digits)
 
 
 def estimate_text(found: Estimate | None) -> str:
@@ -180,13 +188,13 @@ def calibration(models: Sequence[ModelFigures], unit: str = "") -> Iterator[Draw
         for each in groups:
             plot.dot(each.predicted, each.observed, style)
             rows.append(("group", each.predicted, *_cells(each.observed), each.num_patients))
-        said = _calibration_words(model)
+        said = _calibration_words(model, unit)
         svg = plot.svg(f"Calibration of {called}", f"{said}. {BAND}")
         columns = ("kind", "predicted", "observed", "low", "high", "patients")
         yield Drawing(file_name("calibration", called), called, svg, columns, rows, said)
 
 
-def _calibration_words(model: ModelFigures) -> str:
+def _calibration_words(model: ModelFigures, unit: str) -> str:
     slope = model.estimates.get("calibration_slope")
     large = model.estimates.get("calibration_in_the_large")
     parts = [f"slope {estimate_text(slope)}"]
@@ -194,7 +202,7 @@ def _calibration_words(model: ModelFigures) -> str:
         ratio = estimate_text(model.estimates["expected_over_observed"])
         parts += [f"expected/observed {ratio}", f"in the large {estimate_text(large)}"]
     elif large is not None:
-        parts.append(f"observed minus predicted {estimate_text(large)}")
+        parts.append(f"observed minus predicted {estimate_text(large)} {unit}".strip())
     return ", ".join(parts)
 
 

@@ -60,7 +60,7 @@ def report_values(
 ) -> dict[str, Any]:
     """Return what the page shows; `study_file` is the study's TOML."""
     result, task = run.result, run.result.task
-    measured = [*result.arms, *result.references]
+    measured, unit = [*result.arms, *result.references], results.unit_of(run.study.task)
     best, groups = result.verdict.best_arm, grouped(run.records)
     values = dict(
         run=run,
@@ -72,7 +72,12 @@ def report_values(
         cautions=[each for each in warnings_of(run) if each not in result.verdict.finding],
         elsewhere=travel_sentence(result),
         **_how_sure(result),
-        metric_headings=("Arm", *(m.heading for m in task.metrics), "Rounds", "Time per round"),
+        metric_headings=(
+            "Arm",
+            *(f"{m.heading}{m.behind(unit, ', ')}" for m in task.metrics),
+            "Rounds",
+            "Time per round",
+        ),
         metric_rows=_metric_rows(run),
         best=measured.index(best) if best in measured else None,
         below_metrics=[*words.stops(result), *words.finishes(result), *words.privacy(result)],
@@ -187,15 +192,16 @@ def card_rows(run: RunData, card: ModelCard | None) -> list[Row]:
     inputs = [f"{each} ({unit})" if unit else each for each, unit in run.units.items()]
     more = len(inputs) - MOST_COLUMNS_SHOWN
     reads = ", ".join(inputs[:MOST_COLUMNS_SHOWN]) or "images"
+    unit = results.unit_of(study.task)
     outcomes = {
         "classes": "a chance of each class: "
         + ", ".join(study.task.group_names and result.class_counts),
-        "number": "a number",
+        "number": f"a number{unit and f' in {unit}'}",
         "times": "the chance of being without the event at each time",
     }
     columns = ", ".join(column.name for column in task.target_columns)
     performance = [
-        f"{metric.label} {metric_text(metric, arm.get(metric.name))}"
+        f"{metric.label} {metric_text(metric, arm.get(metric.name))}{metric.behind(unit)}"
         f"{f' ({found})' if (found := words.interval_text(arm, metric)) else ''}"
         for metric in result.task.metrics
         if not metric.of_data

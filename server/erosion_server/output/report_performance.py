@@ -3,7 +3,13 @@
 from math import exp, log
 from typing import Any
 
-from erosion_common.protocol.performance import Coefficient, Estimate, ModelFigures, Performance
+from erosion_common.protocol.performance import (
+    Coefficient,
+    Estimate,
+    EstimateName,
+    ModelFigures,
+    Performance,
+)
 from erosion_common.support.text import significant
 from erosion_common.tasks.count import Count
 from erosion_server.output import charts, figures
@@ -11,7 +17,7 @@ from erosion_server.output.figures import estimate_cell
 from erosion_server.output.pages import Cell, Row
 from erosion_server.output.report_patients import MOST_COLUMNS_SHOWN
 from erosion_server.output.run_data import RunData
-from erosion_server.run.result import Result
+from erosion_server.run.result import Result, unit_of
 
 FEW = "too few patients on a side, or up to another threshold"
 LARGEST_LOG_RATIO = 3.0  # in a plot of ratios: 20 and 1/20
@@ -25,13 +31,14 @@ def performance_values(run: RunData) -> dict[str, Any]:
     chosen = found.models if several else found.models[: figures.MOST_SHOWN]
     models = [_with_own_metric(figures.drawable(model), run.result) for model in chosen]
     is_number = bool(models) and not models[0].event
-    unit = getattr(task, "unit", "") if is_number else ""
+    unit = unit_of(task)
     time_unit = getattr(getattr(task, "target", None), "unit", "")
     apart = list(figures.discrimination(models))
     calibrated = list(figures.calibration(models, unit))
     decided = figures.decisions(models)
     timed = list(figures.over_time(models, time_unit))
-    outcome = f"mean {'prediction' if is_number else 'risk, %'}"
+    of_unit = unit and f", {unit}"
+    outcome = f"mean prediction{of_unit}" if is_number else "mean risk, %"
     dependent = list(
         figures.dependences(found.dependence, outcome, run.units, is_share=not is_number)
     )
@@ -46,6 +53,7 @@ def performance_values(run: RunData) -> dict[str, Any]:
         "apart": apart,
         "calibrated": calibrated,
         "is_number": is_number,
+        "of_unit": of_unit,
         "decided": decided,
         "useful": [
             (m.model + f"’s risk of {m.event}" * several, figures.useful_range(m)) for m in leads
@@ -70,14 +78,15 @@ def performance_values(run: RunData) -> dict[str, Any]:
 
 
 def _with_own_metric(model: ModelFigures, result: Result) -> ModelFigures:
-    """Return it with the AUROC that the key figures give, where it is of two classes."""
+    """Return it with what the key figures give: of a number its slope, of two classes the AUROC."""
     arm = result.arms.get(model.model)
     metrics = result.references.get(model.model) if arm is None else arm.metrics
-    interval = None if metrics is None else metrics.intervals.get("auroc")
-    if metrics is None or interval is None or len(result.class_counts) != 2:
+    name: EstimateName = "auroc" if model.event else "calibration_slope"
+    interval = None if metrics is None else metrics.intervals.get(name)
+    if metrics is None or interval is None or len(result.class_counts) > 2:
         return model
-    own = Estimate(value=metrics["auroc"], low=interval.low, high=interval.high)
-    return model.model_copy(update={"estimates": {**model.estimates, "auroc": own}})
+    own = Estimate(value=metrics[name], low=interval.low, high=interval.high)
+    return model.model_copy(update={"estimates": {**model.estimates, name: own}})
 
 
 def _thresholds(model: ModelFigures) -> list[Row]:
@@ -138,6 +147,7 @@ def _effects(run: RunData, found: Performance) -> dict[str, Any]:
     is_ratio = task.predicts != "number" or isinstance(task, Count)
     ratios = {"classes": "Odds ratio", "times": "Hazard odds ratio"}
     what = "Rate ratio" if isinstance(task, Count) else ratios.get(task.predicts, "Difference")
+    unit = "" if is_ratio else unit_of(task)
 
     def shown(estimate: Estimate) -> Estimate:
         if not is_ratio:
@@ -188,6 +198,6 @@ def _effects(run: RunData, found: Performance) -> dict[str, Any]:
         "effects": rows,
         "curved": [each.column for each in found.coefficients if each.category == "curve 1"],
         "effect_caption": f"{what}s of {found.shown}, per standard deviation or category",
-        "effect_headings": ("Column", what, *of_user, "Plot"),
+        "effect_headings": ("Column", f"{what}{unit and f', {unit}'}", *of_user, "Plot"),
         "effects_from": "errors" if has_errors else "folds" if has_interval else "",
     }

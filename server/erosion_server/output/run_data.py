@@ -13,7 +13,14 @@ from erosion_common.study.study import Study, load_study
 from erosion_server.coordination.folder_store import read_run_decisions
 from erosion_server.output.pages import Cell
 from erosion_server.run.journal import has_rounds, read_records
-from erosion_server.run.result import Result, read_result, study_as_run, verdict
+from erosion_server.run.result import (
+    Result,
+    read_result,
+    study_as_run,
+    unit_of,
+    verdict,
+    words_for_tested,
+)
 from erosion_server.run.run_folder import RunFolder
 
 
@@ -98,7 +105,7 @@ class RunData:
     def rounded(self) -> "RunData":
         """Return it for publication: the user's counts to tens, other figures to two digits."""
         records = [*map(_rounded_record, self.records)]
-        return replace(self, result=_rounded_result(self.result), records=records)
+        return replace(self, result=_rounded_result(self.study, self.result), records=records)
 
 
 def read_run(folder: RunFolder) -> RunData:
@@ -147,7 +154,7 @@ EXACT = {"threshold", "level", "p_value", "p_by_cut", "horizon", "flips", "chose
 ROUNDED_TO = 10  # patients
 
 
-def _rounded_result(result: Result) -> Result:
+def _rounded_result(study: Study, result: Result) -> Result:
     """Return it with the user's own figures rounded: counts to tens, others to two digits."""
     parts = {"arms", "references", "base_rate", "comparison", "class_counts", "performance"}
     values = result.model_dump()
@@ -163,7 +170,9 @@ def _rounded_result(result: Result) -> Result:
         {name: arm.metrics for name, arm in made.arms.items()},
         made.base_rate,
         references=made.references,
-        tested=made.tested,
+        tested=words_for_tested(study),
+        unit=unit_of(study.task),
+        shifted_by=study.task.shifted_by,
         leak=made.leak,
         p_by_round=made.p_by_round,
     )

@@ -150,7 +150,7 @@ def overview(
         without_model=dict(without_model),
         verdict="",
     )
-    finding, *figures = verdict(found, study.task.shifted_by)
+    finding, *figures = verdict(found, study.task.shifted_by, results.unit_of(study.task))
     said = {"verdict": " ".join([finding, *figures]), "finding": finding}
     return found.model_copy(update={**said, "figures": " ".join(figures)})
 
@@ -198,7 +198,7 @@ def adjusted(users: Mapping[str, UserResult]) -> dict[str, UserResult]:
     return found
 
 
-def verdict(overview: Overview, shifted_by: str = "") -> list[str]:
+def verdict(overview: Overview, shifted_by: str = "", unit: str = "") -> list[str]:
     """Return for which hospitals collaborating helped, and the mean figures, in sentences."""
     comparison = next(iter(overview.users.values())).comparison
     if comparison is None:
@@ -237,7 +237,7 @@ def verdict(overview: Overview, shifted_by: str = "") -> list[str]:
             _text(mean, metric)
             for mean in (overview.mean(arm, metric.name), overview.mean_reference(metric.name))
         )
-        figures.append(f"{metric.label} {of_both}{remarks}")
+        figures.append(f"{metric.label} {of_both}{metric.behind(unit)}{remarks}")
     said = [f"{finding}.", f"Mean over the hospitals: {', '.join(figures)}."]
     return _with_warnings(said, overview, arm, shifted_by)
 

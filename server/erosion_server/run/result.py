@@ -164,6 +164,12 @@ def study_as_run(study: Study, result: Result) -> Study:
     )
 
 
+def unit_of(task: Task) -> str:
+    """Return the unit of a predicted number; "" where it has none, or is a plain number ("1")."""
+    unit = str(getattr(task, "unit", ""))
+    return "" if unit == "1" else unit
+
+
 def words_for_tested(study: Study) -> str:
     """Return what the patients are called in a verdict on the study."""
     return "test patients" if study.evaluation.folds is None else OWN_PATIENTS
@@ -182,17 +188,19 @@ def verdict(
     *,
     references: Mapping[str, FinalMetrics] = MappingProxyType({}),
     tested: str = "test patients",
+    unit: str = "",
     shifted_by: str = "",
     leak: Leak | None = None,
     p_by_round: PBand = None,
 ) -> Verdict:
     """Return the finding of the declared comparison, and the figures behind it.
 
-    A leak comes first. `tested`: what the patients behind the figures are called. `shifted_by`: as
-    the task says. `p_by_round`: see `p_of_last_rounds`. Which arms predict worse than the base
-    rate, or not better, is the headline where the delivered one does, and else stands at the end.
+    A leak comes first. `tested`: what the patients behind the figures are called. `unit`: of a
+    predicted number. `shifted_by`: as the task says. `p_by_round`: see `p_of_last_rounds`. Which
+    arms predict worse than the base rate, or not better, is the headline where the delivered one
+    does, and else stands at the end.
     """
-    best, said = _compared(task, comparison, {**arms, **references}, base_rate, tested)
+    best, said = _compared(task, comparison, {**arms, **references}, base_rate, tested, unit)
     if comparison is not None and (near := near_the_line(comparison, p_by_round)):
         said.insert(2, near)
     if best in references:
@@ -223,6 +231,7 @@ def _compared(
     measured: Mapping[str, FinalMetrics],
     base_rate: FinalMetrics | None,
     tested: str,
+    unit: str,
 ) -> tuple[str | None, list[str]]:
     if comparison is None:
         return None, [*NOTHING_COMPARED]
@@ -241,7 +250,7 @@ def _compared(
             )
         case _:
             finding = f"On {size}, no clear difference between {arm} and {reference}."
-    figures = figures_of_both(task, measured[arm], measured[reference], base_rate)
+    figures = figures_of_both(task, measured[arm], measured[reference], base_rate, unit)
     p_value = p_value_text(comparison.p_value, comparison.level, "= ")
     is_small = comparison.level < comparison.p_value <= COMMON_LEVEL
     why = f" (a difference is claimed up to {comparison.level:g})" if is_small else ""
@@ -338,7 +347,7 @@ def digits_beyond(level: float, p_value: float) -> int:
 
 
 def figures_of_both(
-    task: type[Task], arm: Metrics, reference: Metrics, base_rate: Metrics | None
+    task: type[Task], arm: Metrics, reference: Metrics, base_rate: Metrics | None, unit: str
 ) -> str:
     """Return the headline's metrics, e.g. "log loss 0.31 against 0.36 (base rate: 0.66)"."""
     parts = []
@@ -346,7 +355,7 @@ def figures_of_both(
         called, other = task.baseline(metric)
         base = f" ({called}: {_figure(base_rate, task.metric(other))})" if base_rate else ""
         two = f"{_figure(arm, metric)} against {_figure(reference, metric)}"
-        parts.append(f"{metric.label} {two}{base}")
+        parts.append(f"{metric.label} {two}{metric.behind(unit)}{base}")
     return ", ".join(parts)
 
 
