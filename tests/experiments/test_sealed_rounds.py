@@ -313,13 +313,13 @@ def test_a_lie_stops_the_arm_and_opened_masks_show_whose_it_is(tmp_path: Path) -
     assert record.outcome == "stopped"
     assert "the sum does not fit the distances" in record.note
     assert outcome.finals["local"].round == study.rounds
-    kept = RecordFiles(run.sealed, ARM).evidence()
-    assert kept is not None
-    evidence, own = kept
+    found = RecordFiles(run.sealed, ARM).evidence()
+    assert found is not None
+    evidence, own = found
     findings = {}
     for name in PEERS:
-        folder = tmp_path / "state" / name / "sealed"
-        opening = read_disclosure(folder / "opening.safetensors", SiteError)
+        (kept,) = (tmp_path / "state" / name / "sealed").glob("*/opening.safetensors")
+        opening = read_disclosure(kept, SiteError)
         findings[name] = examine(evidence, own.numpy(), opening)
         changed = replace(opening, update=opening.update + np.float32(1))
         assert examine(evidence, own.numpy(), changed).reason
@@ -335,8 +335,8 @@ def test_all_that_a_hospital_sends_is_masked_words_and_small_values(tmp_path: Pa
     sent = [(name, reply.content) for name, reply in line.replies if name in PEERS]
     assert {type(content) for _, content in sent} == {TrainResult, StepResult}
     for name in PEERS:
-        folder = tmp_path / "state" / name / "sealed"
-        update = read_disclosure(folder / "opening.safetensors", SiteError).update
+        (kept,) = (tmp_path / "state" / name / "sealed").glob("*/opening.safetensors")
+        update = read_disclosure(kept, SiteError).update
         for sender, content in sent:
             if isinstance(content, TrainResult):
                 assert content.delta.numel() == 0

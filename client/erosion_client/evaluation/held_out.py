@@ -10,7 +10,6 @@ identify a table that holds some of them. No patient can be read from it.
 import csv
 import hashlib
 import io
-import re
 import secrets
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,7 +31,7 @@ from erosion_common.settings.base import Settings
 from erosion_common.study.sections import Fold
 from erosion_common.study.study import Study
 from erosion_common.support.files import make_private_folder, write_private
-from erosion_common.support.text import harmless
+from erosion_common.support.text import file_name_of, harmless
 from erosion_common.tasks.task import Floats
 
 BASE_RATE = "(base rate)"  # in place of an arm: no arm's name has brackets
@@ -201,8 +200,7 @@ class TrainedOn(Settings):
 
 def run_folder_at(site_folder: Path, run: str) -> Path:
     """Return a run's folder, below the folder that the site keeps its state in."""
-    readable = re.sub(r"[^A-Za-z0-9._-]+", "-", run)[:80].strip(".-")
-    return site_folder / RUNS / f"{readable}-{hashlib.sha256(run.encode()).hexdigest()[:8]}"
+    return site_folder / RUNS / file_name_of(run)
 
 
 def testbed_site(run_folder: Path, user: str) -> Path:

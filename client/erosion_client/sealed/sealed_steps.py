@@ -2,6 +2,7 @@
 
 import hashlib
 import hmac
+import shutil
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import TypeVar
@@ -26,9 +27,11 @@ from erosion_common.sealed.power_residues import ResidueKey, from_bytes, from_ro
 from erosion_common.settings.base import Settings, first_mistake
 from erosion_common.support.files import make_private_folder, version_of
 from erosion_common.support.keys import load_private_key
+from erosion_common.support.text import file_name_of
 
 F = TypeVar("F", bound=Settings)
-RUNS_KEPT = 4  # that may be in a round at the same time; each holds an update
+RUNS_KEPT = 4  # that may be in a round at the same time, and of which an audit may be; each
+# holds an update
 
 
 class SealedSteps:
@@ -114,7 +117,7 @@ class SealedSteps:
     def _masked(self, rounds: SealedSite, request: TrainRequest) -> LocalAnswer:
         asked = _read(phases.MaskedAsked, request)
         masked = rounds.masked(asked.weights, asked.scale, asked.envelopes)
-        self._keep_opening(masked.opening)
+        self._keep_opening(request.run, masked.opening)
         receipt = masked.receipt
         said = phases.MaskedSaid(rules=receipt.rules, signature=receipt.signature, seed=masked.seed)
         words = {phases.WORDS: torch.from_numpy(masked.words)}
@@ -132,15 +135,18 @@ class SealedSteps:
     def _new_rounds(self, identity: SealedIdentity) -> SealedSite:
         return SealedSite(identity, self._sums, sum_rules(self._site))
 
-    def _keep_opening(self, opening: Disclosure) -> None:
-        """Replace the last disclosure, for a person here to show in an audit. It is not synced."""
+    def _keep_opening(self, run: str, opening: Disclosure) -> None:
+        """Replace the run's disclosure, for a person here to show in an audit. It is not synced."""
         if self._site.compute.state is None:
             return
-        folder = self._site.consent_folder / "sealed"
+        folder = self._site.consent_folder / "sealed" / file_name_of(run)
         path, temporary = folder / "opening.safetensors", folder / "opening.new"
         try:
             if not folder.exists():
                 make_private_folder(folder)
+                others = folder.parent.glob("*/opening.safetensors")
+                for old in sorted(others, key=lambda path: path.stat().st_mtime)[: 1 - RUNS_KEPT]:
+                    shutil.rmtree(old.parent, ignore_errors=True)
             temporary.touch(mode=0o600)
             opening.write(temporary)
             # To replace a file, ext4 writes the new one out at once: a model's size every round.

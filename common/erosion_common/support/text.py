@@ -1,6 +1,8 @@
 """Text from elsewhere: made safe to show, marked where letters look alike, and asked for."""
 
+import hashlib
 import json
+import re
 import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterable
@@ -114,3 +116,9 @@ def some(names: Iterable[str], most: int = 5, mark: str = ", ") -> str:
 def significant(value: float, digits: int = 3) -> str:
     """Return a figure with `digits` digits that count; no large one has an exponent: 1220."""
     return f"{float(f'{value:.{digits}g}'):.15g}"
+
+
+def file_name_of(name: str) -> str:
+    """Return a file's or folder's name for any text: another one for each, of plain letters."""
+    readable = re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:80].strip(".-")
+    return f"{readable}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"

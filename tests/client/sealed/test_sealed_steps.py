@@ -1,11 +1,13 @@
 """Requests in sealed studies that are not as they should be, and a hospital's answers."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -17,6 +19,7 @@ from erosion_client.training.limits import check_limits
 from erosion_common.errors import Refusal, SiteError
 from erosion_common.protocol.messages import Scaling, StepResult, TrainRequest, TrainResult
 from erosion_common.sealed import phases
+from erosion_common.sealed.audit import Disclosure, read_disclosure
 from erosion_common.sealed.keys import new_pair
 from erosion_common.sealed.phases import RoundContext
 from erosion_common.sealed.pinned_keys import as_text
@@ -183,6 +186,19 @@ def test_two_runs_are_in_a_round_at_the_same_time_and_no_number_of_them(tmp_path
     assert len(bob._sealed._runs) == RUNS_KEPT
     with raises(Refusal, "another sealed round"):
         bob.answer(question(run="first"))
+
+
+def test_each_of_the_last_runs_can_be_audited_when_others_followed(tmp_path: Path) -> None:
+    bob = hospitals(tmp_path, compute={"state": tmp_path / "state"})["bob"]
+    runs = [f"20260{number}/{number}" for number in range(RUNS_KEPT + 2)]
+    for place, run in enumerate(runs):
+        opening = Disclosure("bob", "", np.ones(3, np.float32) * place, bytes(32), bytes(32))
+        bob._sealed._keep_opening(run, opening)
+        bob._sealed._keep_opening(run, opening)  # of its next round
+        kept = [*(tmp_path / "state" / "bob" / "sealed").glob("*/opening.safetensors")]
+        os.utime(max(kept, key=lambda path: path.stat().st_mtime_ns), (place, place))
+    found = [read_disclosure(path, SiteError).update[0] for path in kept]
+    assert sorted(found) == [*range(2, RUNS_KEPT + 2)]
 
 
 def test_keys_that_are_pinned_while_it_runs_are_good_from_the_next_round_on(tmp_path: Path) -> None:
