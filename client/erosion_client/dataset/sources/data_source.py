@@ -272,8 +272,10 @@ def revision_of(*paths: Path) -> str:
                 found = file.stat()
             except OSError:  # reading reports what is wrong with it
                 continue
-            stamp = (found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino)
-            content.update(repr((str(file), stamp)).encode())
+            stamp = (found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+            # Of a folder's file that nobody has open, some network file systems change the number.
+            number = 0 if is_folder else found.st_ino
+            content.update(repr((str(file), stamp, number)).encode())
     return content.hexdigest()
 
 
