@@ -27,7 +27,8 @@ def mean_and_noise(
     |first - second|^2 / 4 over the parameters, goes into the reply's metrics as "noise". `buffers`
     as in the strategy. Raises ValueError where the two are different models.
     """
-    if list(first) != list(second):
+    forms = [[(name, tuple(each.shape)) for name, each in half.items()] for half in (first, second)]
+    if forms[0] != forms[1]:
         raise ValueError("the two halves have different models")
     mean, noise = {}, 0.0
     for name in first:
@@ -35,7 +36,8 @@ def mean_and_noise(
         if one.dtype.kind != "f":
             mean[name] = Array(np.asarray(np.maximum(one, other)))  # a counter
             continue
-        mean[name] = Array(np.asarray((one + other) / 2, one.dtype))
+        total = np.add(one, other, dtype=np.result_type(one, np.float32))  # of float16, too
+        mean[name] = Array(np.asarray(total / 2, one.dtype))
         if not is_no_parameter(name, buffers):
             noise += float(np.square(one.astype(np.float64) - other).sum()) / 4
     return ArrayRecord(mean), noise

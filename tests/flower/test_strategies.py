@@ -581,6 +581,11 @@ def test_the_mean_of_two_halves_and_its_noise() -> None:
     assert mean_and_noise(first, second, buffers=())[1] == 1.0 + 81 / 4
     with pytest.raises(ValueError, match="different models"):
         mean_and_noise(first, arrays({"w": [1.0, 2.0]}))
+    one = arrays({"w": [3.0]})
+    with pytest.raises(ValueError, match="different models"):  # and not repeated to fit
+        mean_and_noise(arrays({"w": [1.0, 2.0]}), one)
+    half = ArrayRecord({"w": Array(np.full(2, 50_016, dtype=np.float16))})
+    assert mean_and_noise(half, half)[0]["w"].numpy().tolist() == [50_016, 50_016]
 
 
 def float64_run(rule: str, **options: Any) -> Any:
