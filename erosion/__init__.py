@@ -39,6 +39,7 @@ _HOMES = {
     "simulate": "erosion.interface.runs",
     "testbed": "erosion.interface.runs",
 }
+_IMPORTED = {"Any", "TYPE_CHECKING", "erosion_common", "import_module"}  # for this file alone
 
 
 def __getattr__(name: str) -> Any:
@@ -52,4 +53,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__} - _IMPORTED)

@@ -1,10 +1,12 @@
 """Arguments of the public functions, and packages that were replaced while loaded."""
 
+import errno
 import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 from erosion_common.errors import ErosionError
@@ -22,6 +24,11 @@ def check_path(name: str, value: Any, *, or_none: bool = False) -> None:
     """The same of a path."""
     kinds = (str, os.PathLike, type(None)) if or_none else (str, os.PathLike)
     check(name, value, "a path" + or_none * " or None", *kinds)
+    try:
+        Path("." if value is None else value).stat()
+    except (OSError, ValueError) as problem:  # a ValueError: of a character that is 0
+        if isinstance(problem, ValueError) or problem.errno == errno.ENAMETOOLONG:
+            check(name, value, "a path, not the content of a file")
 
 
 PACKAGES = {  # modules that say their version, and what installs them

@@ -42,6 +42,7 @@ def load_study(source: str | os.PathLike[str] | Mapping[str, Any] | Study) -> St
     )
     if isinstance(source, Mapping):
         return validate(Study, source, "Study", StudyError)
+    check_path("study", source)
     return study_file.load_study(path_of(source))
 
 
@@ -180,7 +181,12 @@ def simulate(
     from erosion_server.coordination.run_end import result_of
 
     check("sites", sites, "paths by hospital, a list of paths, or a path", *_SITES)
-    if not isinstance(sites, str | os.PathLike):
+    check("progress", progress, "True or False", bool)
+    for hospital in sites if isinstance(sites, Mapping) else ():
+        check("a hospital of sites", hospital, "a name", str)
+    if isinstance(sites, str | os.PathLike):
+        check_path("sites", sites)
+    else:
         for path in sites.values() if isinstance(sites, Mapping) else sites or ():
             check_path("a site", path)
     check_path("data_dir", data_dir, or_none=True)

@@ -35,6 +35,7 @@ from erosion_common.support.files import write_private
 from erosion_common.support.keys import new_private_key, private_pem
 from erosion_common.support.network import free_address
 from erosion_common.support.process import imports_for_good, peak_megabytes
+from erosion_common.support.text import printable
 from erosion_server.output.registry import check_outputs
 from erosion_server.run import provenance
 from erosion_server.run.run_folder import RunFolder, new_run_folder
@@ -57,7 +58,7 @@ def study_path(name: str) -> Path:
 
     Of a folder, its study.toml.
     """
-    if Path(name).is_dir():
+    if os.path.isdir(name):  # noqa: PTH112 - False, too, of what no path can be
         return Path(name) / "study.toml"
     if name.endswith(".toml") or os.sep in name:
         return Path(name)
@@ -65,7 +66,7 @@ def study_path(name: str) -> Path:
         known = {path.stem: path for path in sorted(folder.glob("*.toml"))}
     if name not in known:
         raise StudyError(
-            f"There is no study named {name!r}",
+            f"There is no study named {printable(name, at_most=60)!r}",
             remedy=f"Name one of {', '.join(known)}, or give the path of a .toml file.",
         )
     return known[name]

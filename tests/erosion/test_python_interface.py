@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -125,7 +126,10 @@ def test_a_package_that_was_replaced_since_it_was_loaded_is_named() -> None:
 def test_every_public_name_is_there_and_no_other() -> None:
     for name in erosion.__all__:
         assert getattr(erosion, name) is not None
-    assert set(erosion.__all__) <= set(dir(erosion))
+    offered = {name for name in dir(erosion) if not name.startswith("_")}
+    modules = {name for name in offered if isinstance(getattr(erosion, name), ModuleType)}
+    assert offered - modules == set(erosion.__all__)
+    assert all(getattr(erosion, name).__name__ == f"erosion.{name}" for name in modules)
     with raises(AttributeError, "attribute", "'fleet'"):
         _ = erosion.fleet
 
@@ -136,6 +140,12 @@ def test_every_public_name_is_there_and_no_other() -> None:
         (lambda: UNTYPED.load_study({**STUDY_KEYS, "rounds": 0}), "rounds = 0; it must be 1 or"),
         (lambda: UNTYPED.load_study(5), "study = 5; it must be the path"),
         (lambda: UNTYPED.simulate("breast-cancer", sites=5), "sites = 5; it must be paths"),
+        (lambda: UNTYPED.simulate("breast-cancer", sites={1: "a"}), "of sites = 1; it must be a"),
+        (lambda: UNTYPED.simulate("breast-cancer", sites="a" * 5000), "sites = a str; it must be"),
+        (lambda: UNTYPED.simulate("breast-cancer", progress="no"), "progress = 'no'; it must be"),
+        (lambda: UNTYPED.load_study("rounds = 3  # of mg/L\n" * 300), "not the content of a file"),
+        (lambda: UNTYPED.read_run("a" * 5000), "folder = a str; it must be"),
+        (lambda: UNTYPED.load_model("a\0"), "run_folder = 'a\\x00'; it must be a path"),
         (lambda: UNTYPED.simulate("breast-cancer", workers="a"), "workers = 'a'; it must be a"),
         (lambda: UNTYPED.simulate("breast-cancer", stacked=1), "stacked = 1; it must be True"),
         (lambda: UNTYPED.simulate("breast-cancer", weights=5), "weights = 5; it must be a path"),
