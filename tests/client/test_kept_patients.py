@@ -204,6 +204,21 @@ def test_no_run_tests_patients_whom_it_trained_on(tmp_path: Path, change: str) -
         restarted.train(replace(request, round=2))
 
 
+def test_each_of_two_studies_at_once_knows_its_patients_again(tmp_path: Path) -> None:
+    """The other one's are read last, before either trains."""
+    site = make_site(tmp_path, twenty_patients(), compute={"state": tmp_path / "state"})
+    own, other = make_study(), make_study(user="b", name="other", seed=9)
+    both = [TrainRequest(of, "fedavg", 1, torch.zeros(6), None, of.name) for of in (own, other)]
+    hospital = Hospital(site)
+    for request in both:
+        hospital.describe(request.study, request.run)
+    for request in both:
+        hospital.train(request)
+    (tmp_path / "a.csv").write_text(twenty_patients(older=5))
+    with raises(Refusal, "changed", "since", "new run"):
+        Hospital(site).train(replace(both[0], round=2))
+
+
 @pytest.mark.parametrize("query", [None, "SELECT * FROM a"])
 def test_files_that_change_while_they_are_read_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, query: str | None

@@ -265,7 +265,7 @@ class KeptPatients:
         self._patients: Patients | None = None
         self._seen = ""  # the part of the patients that was read
         self._run: str | None = None  # run that has them; None: none
-        self._begun = ""  # run for which its first patients are noted
+        self._begun: set[str] = set()  # runs with first patients that are noted
 
     def of(self, study: Study, run: str | None = "") -> Patients:
         """Return the patients as the study sees them. Raises DataError as `load_patients` does.
@@ -286,15 +286,17 @@ class KeptPatients:
             self._run = wanted
         return patients
 
-    def begin(self, study: Study, run: str) -> None:
-        """Note with which patients the run begins, once. Raises SiteError."""
-        if not run or self._state is None or self._patients is None or run == self._begun:
+    def begin(self, study: Study, run: str, patients: Patients) -> None:
+        """Note with which patients the run begins, once. Raises SiteError.
+
+        `patients`: its own; those of another study may have been read since.
+        """
+        if not run or self._state is None or run in self._begun:
             return
-        if self._run == _run_of(study, run):
-            place = _place(study, run)
-            if self._state.last(place, _BEGUN) is None:
-                self._state.keep(place, _BEGUN, {}, {"patients": _fingerprint(self._patients)})
-            self._begun = run
+        place = _place(study, run)
+        if self._state.last(place, _BEGUN) is None:
+            self._state.keep(place, _BEGUN, {}, {"patients": _fingerprint(patients)})
+        self._begun.add(run)
 
     def _read(self, study: Study, *, keep: bool) -> Patients:
         """Return current data, or earlier ones where these cannot have changed."""

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from erosion_client.dataset.load import KeptPatients
+from erosion_client.dataset.load import KeptPatients, Patients
 from erosion_client.dataset.preprocessing import (
     image_inputs,
     notes_of_cut,
@@ -152,6 +152,11 @@ class LocalDataset:
     def begin_validation(self) -> None:
         """Note that another hospital's model is measured on the training patients, or refuse."""
         self._counted.measure_training()
+
+    @property
+    def patients(self) -> Patients:
+        """All, in training or not."""
+        return self._patients
 
     @property
     def has_begun(self) -> bool:

@@ -511,7 +511,7 @@ class Hospital:
     def _begin(self, prepared: LocalDataset, request: Request) -> None:
         """Note the patients before the first update or figure about them."""
         prepared.begin()
-        self._patients.begin(request.study, request.run)
+        self._patients.begin(request.study, request.run, prepared.patients)
 
     def _tell(self, study: Study, notes: Sequence[str]) -> None:
         """Log notes about the data, once for a study and all its folds and trials."""
