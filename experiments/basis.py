@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, field
 from functools import cached_property, lru_cache
 from importlib.resources import files
@@ -126,6 +126,11 @@ class Resolved:
         """Each key of all that it says, with its value."""
         return dict(_flat(self.full))
 
+    @cached_property
+    def given(self) -> Set[str]:
+        """The keys that do not stand at their defaults."""
+        return dict(_flat(self.chosen)).keys()
+
     @classmethod
     def of(cls, settings: Settings) -> "Resolved":
         """Return all that it says, and all that it leaves to the program. Raises StudyError."""
@@ -205,7 +210,7 @@ def _differences(then: Resolved, now: Resolved) -> Iterator[str]:
     was, is_now = then.flat, now.flat
     if was == is_now:
         return
-    given = dict(_flat(then.chosen)).keys() | dict(_flat(now.chosen)).keys()
+    given = then.given | now.given
     for key in sorted(was.keys() | is_now.keys()):
         if key in was and key in is_now:
             if was[key] != is_now[key]:

@@ -7,6 +7,7 @@ it. `pooled` is what nobody may do: one model trained on all hospitals' patients
 
 import tempfile
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -140,6 +141,7 @@ def draw(cells: Mapping[str, Cell]) -> Page:
     )
 
 
+@cache
 def _users() -> Sequence[str]:
     return load_study(study_path("heart-disease")).hospitals
 

@@ -8,6 +8,7 @@ place. FLamby's model is Cox's, ours is one of discrete-time hazards.
 
 import tempfile
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -140,6 +141,7 @@ def draw(cells: Mapping[str, Cell]) -> Page:
     )
 
 
+@cache
 def _users() -> Sequence[str]:
     return load_study(study_path(STUDY)).hospitals
 
