@@ -1,6 +1,6 @@
 """A sealed study of six hospitals in this process, over a line that loses what a test says."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -10,9 +10,17 @@ import pytest
 import torch
 
 from erosion.simulation.simulator import InProcess, introduce
+from erosion_client.dataset.local_dataset import LocalDataset
+from erosion_client.evaluation import final_figures
 from erosion_client.site_file import load_site
 from erosion_client.training.hospital import Hospital
-from erosion_common.protocol.messages import TrainRequest
+from erosion_common.protocol.messages import (
+    DescribeReply,
+    EvaluateRequest,
+    EvaluateResult,
+    TrainRequest,
+)
+from erosion_common.protocol.performance import Performance
 from erosion_common.rounds.channel import Connection, Reply, Request, too_late
 from erosion_common.rounds.context import RunContext, Store
 from erosion_common.rounds.events import ignore
@@ -29,7 +37,8 @@ from tests.support.small_study import TEN_NUMBERS, make_site, make_study, sixty_
 
 USER, PEERS = "alice", ("bob", "carol", "dave", "erin", "frank")
 HOSPITALS = (USER, *PEERS)
-ARM = "weight_erosion"
+ARM, RUN = "weight_erosion", "run"
+PROOFS: dict[bytes, Sequence[int]] = {}  # of the one key, by study
 
 
 def sealed_study(**changes: Any) -> Study:
@@ -38,7 +47,7 @@ def sealed_study(**changes: Any) -> Study:
     values: dict[str, Any] = {
         "user": USER,
         "hospitals": list(HOSPITALS),
-        "rounds": 4,
+        "rounds": 3,
         "seed": 3,
         "task": TEN_NUMBERS,
         "training": {"steps": 3, "batch_size": 8, "learning_rate": 0.5},
@@ -49,7 +58,22 @@ def sealed_study(**changes: Any) -> Study:
     return make_study(**{**values, **changes})
 
 
-def hospitals(folder: Path, kind: type[Hospital] = Hospital, **keys: Any) -> dict[str, Hospital]:
+class Unmeasured(Hospital):
+    """Reads its patients once for the run, and describes no columns and no curves."""
+
+    def describe(self, study: Study, run: str = RUN) -> DescribeReply:
+        return super().describe(study, run)
+
+    def _summary(self, study: Study, prepared: LocalDataset) -> None:
+        return None
+
+    def evaluate(self, request: EvaluateRequest) -> EvaluateResult:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(final_figures, "_performance", lambda *_: Performance())
+            return super().evaluate(request)
+
+
+def hospitals(folder: Path, kind: type[Hospital] = Unmeasured, **keys: Any) -> dict[str, Hospital]:
     """All six, who know each other's keys; keyword arguments replace keys of the site files."""
     made = {
         name: kind(make_site(folder, sixty_patients(name), name=name, file=f"{name}.csv", **keys))
@@ -128,13 +152,15 @@ def enrolled(known: Mapping[str, Hospital]) -> dict[str, PublicKey]:
 
 def run_over(line: Line, store: Store) -> StudyOutcome:
     """The whole study."""
+    keys = CoordinatorKeys(residue_key, lambda: enrolled(line.known))
+    keys._proofs = PROOFS
     ctx = RunContext(
         study=line.study,
         channel=line,
         presence=Presence(line.study, line, ignore, longest_wait_seconds=60.0),
         store=store,
-        sealing_keys=CoordinatorKeys(residue_key, lambda: enrolled(line.known)),
-        run="run",
+        sealing_keys=keys,
+        run=RUN,
     )
     return run_study(ctx)
 

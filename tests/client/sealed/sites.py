@@ -13,10 +13,9 @@ from erosion_common.algorithms.base import WHOLE, SealedMeasure
 from erosion_common.sealed.coordinator import Attempt, SumCheck
 from erosion_common.sealed.masks import norm_of
 from erosion_common.sealed.phases import Lengths, RoundContext, SumRules
-from erosion_common.sealed.power_residues import prove
 from erosion_common.sealed.shares import Dealt
 from erosion_common.support.keys import PrivateKey, new_private_key
-from tests.common.sealed.keys import residue_key
+from tests.common.sealed.keys import residue_key, residue_proof
 from tests.common.sealed.vectors import f32
 
 Values = NDArray[np.float32]
@@ -73,7 +72,7 @@ class Script:
         key = residue_key()
         self.asker = self.attempt.asker(key)
         self.question = self.asker.question()
-        self.proof = prove(key, self.context.run_hash)
+        self.proof = residue_proof(self.context.run_hash)
         self.asked = self.question.hash(self.attempt.hash)
         self.envelopes: dict[str, dict[str, bytes]] = {}
         self.dealt: dict[str, Dealt] = {}

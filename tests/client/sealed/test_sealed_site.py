@@ -16,7 +16,6 @@ from erosion_common.sealed.distance import Question
 from erosion_common.sealed.keys import agree, new_pair, private_half
 from erosion_common.sealed.masks import apply_masks
 from erosion_common.sealed.phases import Hello, SumRules, View
-from erosion_common.sealed.power_residues import prove
 from erosion_common.sealed.roster import pair_mask, sign_hello, usable
 from erosion_common.sealed.shares import CannotUnmask, threshold
 from tests.client.sealed.sites import (
@@ -31,7 +30,7 @@ from tests.client.sealed.sites import (
     node_keys,
     sites,
 )
-from tests.common.sealed.keys import residue_key
+from tests.common.sealed.keys import residue_key, residue_proof
 from tests.common.sealed.vectors import f32
 from tests.support.said import raises
 
@@ -693,7 +692,7 @@ def test_a_crafted_question_reads_two_of_eight_values_and_there_is_no_second_one
     updates = dict.fromkeys(NAMES[:4], f32([0.3, -0.1, 0.25, 0.02, -0.4, 0.15, 0.05, -0.2]))
     scale = 2.0**14 / float(np.linalg.norm(updates["s0"])) * 1.01
     context = attempt(1)
-    proof = prove(key, context.run_hash)
+    proof = residue_proof(context.run_hash)
     roster = {n: at[n].hello(context, update) for n, update in updates.items()}
 
     def asked(factors: dict[int, int]) -> int:

@@ -23,10 +23,10 @@ from erosion_common.sealed.audit import Disclosure, read_disclosure
 from erosion_common.sealed.keys import new_pair
 from erosion_common.sealed.phases import RoundContext
 from erosion_common.sealed.pinned_keys import as_text
-from erosion_common.sealed.power_residues import prove, to_rows
+from erosion_common.sealed.power_residues import to_rows
 from erosion_common.sealed.roster import sign_hello
 from erosion_common.support.keys import PrivateKey, new_private_key, private_pem
-from tests.common.sealed.keys import residue_key
+from tests.common.sealed.keys import residue_key, residue_proof
 from tests.support.said import raises
 from tests.support.sealed_study import ARM, hospitals, sealed_study
 from tests.support.small_study import counts, make_site, sixty_patients
@@ -82,7 +82,7 @@ def question(**changes: Any) -> TrainRequest:
         "values": with_roster("bob", "carol", "dave"),
         "enclosed": {
             phases.SEALED_OWN: to_rows(sealed, 256),
-            phases.MODULUS_PROOF: to_rows(prove(key, RUN), 256),
+            phases.MODULUS_PROOF: to_rows(residue_proof(RUN), 256),
         },
     }
     return request(phases.DISTANCE, **{**options, **changes})
