@@ -10,7 +10,7 @@ import torch
 from erosion_common.algorithms.base import TRAIN
 from erosion_common.errors import RunError
 from erosion_common.protocol.messages import Scaling, StepResult, TrainRequest
-from tests.support.sealed_study import Line, hospitals, run_in, sealed_study
+from tests.support.sealed_study import ARM, Line, hospitals, run_in, sealed_study
 
 VICTIM = "bob"
 
@@ -49,3 +49,8 @@ def test_a_sum_is_of_updates_that_were_trained_from_the_same(
         run_in(tmp_path, line)
     answered = [reply.content for _, reply in line.replies]
     assert not [a for a in answered if isinstance(a, StepResult)], "an answer to a leg after it"
+
+
+def test_the_same_study_told_alike_to_everybody_runs(tmp_path: Path) -> None:
+    outcome, _ = run_in(tmp_path, Line(sealed_study(scaling="user"), hospitals(tmp_path)))
+    assert {record.outcome for record in outcome.records[ARM]} == {"done"}

@@ -321,6 +321,16 @@ def test_the_same_questions_again_get_the_same_answers_and_others_none() -> None
         script.mask(dict.fromkeys(NAMES[:5], 0.2))
 
 
+def test_a_key_without_a_proof_for_this_run_gets_no_distance(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Under a modulus of other factors an answer would hold more than a distance."""
+    of_another_run = residue_proof(b"another run")
+    monkeypatch.setattr("tests.client.sealed.sites.residue_proof", lambda _run: of_another_run)
+    with raises(Refusal, "proof"):
+        by_hand(4, at=sites(4)).measure()
+
+
 def test_one_distance_is_given_of_an_update_and_in_a_round() -> None:
     at = sites(4)
     by_hand(4, at=at).measure()
