@@ -93,11 +93,12 @@ def test_a_repeated_answer_is_known(records: Records, consent: Consent) -> None:
 @pytest.mark.parametrize("by_rule", [False, True])
 def test_a_later_no_holds(tmp_path: Path, records: Records, by_rule: bool) -> None:
     rule = {"automatic": "within_limits"} if by_rule else {}
-    consent, asked = Consent(site(tmp_path, approval=rule), records, "c"), study(seed=by_rule)
+    here, asked = site(tmp_path, approval=rule), study(seed=by_rule)
+    consent = Consent(here, records, "c")
     if not by_rule:
         approve(records, asked)
     consent.authorise(request(asked))
-    assert ("by limits" in "\n".join(listing(site(tmp_path), records))) == by_rule
+    assert ("by limits" in "\n".join(listing(here, records))) == by_rule
     decide(records, entry_of(study(), records), approve=False, by="somebody")
     with raises(Refusal, "no less" if by_rule else "declined study"):
         consent.authorise(request(asked, 2))
