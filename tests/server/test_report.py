@@ -716,6 +716,17 @@ def test_a_group_whose_risks_are_off_is_named_at_the_top(ratio: float, says: str
     assert all(says in line for line in off)
 
 
+def test_the_more_groups_the_further_off_is_one_that_is_named() -> None:
+    ratio = estimated(1.3, 0.25)
+    for num, named in ((1, 1), (2, 2), (12, 0)):
+        groups = [
+            {"column": "ward", "group": f"ward {n}", "num_patients": 40, "calibration": ratio}
+            for n in range(num)
+        ]
+        cautions = values_of(with_performance(performance(subgroups=groups)))["cautions"]
+        assert sum("where ward" in line for line in cautions) == named
+
+
 def test_a_page_without_predictions_says_why(folder: Path) -> None:
     run = with_performance(Performance(why_not="Fewer than 10 had it."))
     assert "Fewer than 10 had it." in Page(written(run, folder)).text

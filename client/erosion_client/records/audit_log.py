@@ -174,9 +174,8 @@ class AuditLog:
     def _replace_dead(self) -> None:
         if self._file.seek(0, os.SEEK_END) < self._file_bytes:
             return
-        if is_in_place(
-            self.path, self._file
-        ):  # else another could not be opened when this was last tried
+        # Where it is not, another could not be opened when this was last tried.
+        if is_in_place(self.path, self._file):
             set_aside(self.path, self._first)
         file = _opened(self.path)
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -30,8 +30,7 @@ from erosion_common.support.keys import load_private_key
 from erosion_common.support.text import file_name_of
 
 F = TypeVar("F", bound=Settings)
-RUNS_KEPT = 4  # that may be in a round at the same time, and of which an audit may be; each
-# holds an update
+RUNS_KEPT = 4  # in a round at the same time, with an update each; an audit may be of them
 
 
 class SealedSteps:

@@ -3,11 +3,12 @@
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any
 
 from erosion_common.formats.model_card import ModelCard, read_card
 from erosion_common.protocol.messages import FEWEST_OF_A_CLASS, SIGNIFICANCE, FinalMetrics, Summary
-from erosion_common.protocol.performance import Performance
+from erosion_common.protocol.performance import Estimate, Performance
 from erosion_common.study.sections import Evaluation
 from erosion_common.study.study import Study
 from erosion_common.support.files import write_atomically
@@ -171,16 +172,25 @@ def few_patients(study: Study, summary: Summary) -> Iterator[str]:
             yield from [f"{few}."] if few else []
 
 
+def _for_all(ratio: Estimate, num: int) -> tuple[float, float]:
+    """Return the interval that holds for all of `num` ratios together, by Bonferroni."""
+    normal = NormalDist()
+    wider = normal.inv_cdf(1 - 0.025 / num) / normal.inv_cdf(0.975)  # on the scale of logarithms
+    ends = (max(0.0, end) / ratio.value for end in (ratio.low, ratio.high))
+    low, high = (ratio.value * end**wider for end in ends)
+    return low, high
+
+
 def _groups_off(found: Performance) -> Iterator[str]:
     if not found.models or not found.models[0].event:
         return  # mean errors of a number have no natural zero that a patient would notice
-    for group in found.subgroups:
-        ratio = group.calibration
-        if ratio is not None and not ratio.low <= 1 <= ratio.high:
-            high = "high" if ratio.low > 1 else "low"
+    ratios = [(each, of) for each in found.subgroups if (of := each.calibration) and of.value > 0]
+    for group, ratio in ratios:
+        low, high = _for_all(ratio, len(ratios))
+        if not low <= 1 <= high:
             yield (
-                f"Risks are too {high} where {group.column} is {group.group}: expected over"
-                f" observed {estimate_text(ratio)}."
+                f"Risks are too {'high' if low > 1 else 'low'} where {group.column} is"
+                f" {group.group}: expected over observed {estimate_text(ratio)}."
             )
 
 
