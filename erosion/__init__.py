@@ -39,7 +39,7 @@ _HOMES = {
     "simulate": "erosion.interface.runs",
     "testbed": "erosion.interface.runs",
 }
-_IMPORTED = {"Any", "TYPE_CHECKING", "erosion_common", "import_module"}  # for this file alone
+_IMPORTED = {"Any", "TYPE_CHECKING", "erosion_common", "import_module"}  # not for users
 
 
 def __getattr__(name: str) -> Any:

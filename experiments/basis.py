@@ -128,7 +128,7 @@ class Resolved:
 
     @cached_property
     def given(self) -> Set[str]:
-        """The keys that do not stand at their defaults."""
+        """The keys that differ from their defaults."""
         return dict(_flat(self.chosen)).keys()
 
     @classmethod

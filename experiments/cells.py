@@ -18,7 +18,7 @@ from errno import EACCES
 from functools import cached_property
 from multiprocessing import active_children, get_context, parent_process
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -135,17 +135,9 @@ class Cell:
 
 _Ended = tuple[Values, float, list[str]]  # of a cell: figures, seconds, what hospitals noted
 
-# (configuration, data folder) -> figures. A module's function, so that a process can call it.
-RunCell = Callable[[Values, Path | None], Values]
-
-
-class RunCellOn(Protocol):
-    """A `RunCell` whose hospitals train on any device."""
-
-    def __call__(self, config: Values, data_dir: Path | None, device: str = "cpu") -> Values:
-        """Return a cell's figures."""
-
-
+# (configuration, data folder) -> figures. A module's function, so that a process can call it. Some
+# take a `device` to train on.
+RunCell = Callable[..., Values]
 BasisOf = Callable[[Values], Basis]  # what a cell of this configuration rests on today
 
 

@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from functools import partial
 from inspect import signature
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from erosion_client.site_file import checked_device
 from erosion_client.training.limits import problem_with_device
@@ -24,7 +24,6 @@ from experiments.cells import (
     CellPlan,
     ExperimentError,
     RunCell,
-    RunCellOn,
     Values,
     read_cells,
     run_cells,
@@ -43,7 +42,7 @@ class Experiment:
     title: str
     about: str  # a paragraph: the paper, what is repeated, and how long it takes
     plans: Callable[[], Sequence[CellPlan]]
-    run: RunCell | RunCellOn
+    run: RunCell
     draw: Callable[[Mapping[str, Cell]], Page]  # from the cells there are, by name
     # What decides a cell's figures in addition to its configuration: the studies or rules with all
     # their settings, and the data sets that no study names.
@@ -53,7 +52,7 @@ class Experiment:
     plans_with: Callable[[Mapping[str, Any]], Sequence[CellPlan]] | None = None
 
     def run_on(self, device: str) -> RunCell:
-        """Return what runs a cell on this device; raises ExperimentError."""
+        """Return `run` with this device; raises ExperimentError where it cannot train there."""
         if device == "cpu":
             return self.run
         if "device" not in signature(self.run).parameters:
@@ -61,10 +60,13 @@ class Experiment:
         try:
             problem = problem_with_device(checked_device(device))
         except ValueError as refused:
-            problem = str(refused)
+            raise ExperimentError(f"--device {device}: {refused}.") from None
         if problem:
-            raise ExperimentError(f"--device {device}: {problem}.")
-        return partial(cast(RunCellOn, self.run), device=device)
+            raise ExperimentError(
+                f"--device {device}: {problem}. Install a build of torch for this GPU, or leave"
+                " --device out."
+            )
+        return partial(self.run, device=device)
 
     def basis_of(self, data_dir: Path | None) -> BasisOf:
         """Return what its cells rest on today; files that `data_dir` lacks are left out."""

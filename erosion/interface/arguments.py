@@ -26,7 +26,7 @@ def check_path(name: str, value: Any, *, or_none: bool = False) -> None:
     check(name, value, "a path" + or_none * " or None", *kinds)
     try:
         Path("." if value is None else value).stat()
-    except (OSError, ValueError) as problem:  # a ValueError: of a character that is 0
+    except (OSError, ValueError) as problem:  # a ValueError: for a null character
         if isinstance(problem, ValueError) or problem.errno == errno.ENAMETOOLONG:
             check(name, value, "a path, not the content of a file")
 

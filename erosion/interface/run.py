@@ -13,6 +13,7 @@ from erosion_common.errors import CheckpointError, ErosionError
 from erosion_common.rounds.records import RoundRecord, curve_of
 from erosion_common.study.study import Study
 from erosion_common.support.software import install_command
+from erosion_common.support.text import as_given
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,7 +34,6 @@ def pandas() -> Any:
 
 
 INTERVALS = {"intervals"}
-MARKED = r"^'(?=[=+\-@\t\r])"  # what `harmless` puts before text in a file
 OWN_COMPARISON = (
     "This verdict looks at its own comparison alone. Every hospital was the user, and where several"
     " are looked at, the p-values count that are adjusted for all of them:"
@@ -172,7 +172,7 @@ class Run:
             keep_default_na=False,  # a class may be called "NA"
         )
         for name in {*texts} & {*frame}:
-            frame[name] = frame[name].str.replace(MARKED, "", regex=True)
+            frame[name] = frame[name].map(as_given)
         return frame
 
     def _held_out(self, site: str | os.PathLike[str] | None) -> str:

@@ -58,7 +58,7 @@ def study_path(name: str) -> Path:
 
     Of a folder, its study.toml.
     """
-    if os.path.isdir(name):  # noqa: PTH112 - False, too, of what no path can be
+    if os.path.isdir(name):  # noqa: PTH112 - also False for an invalid path
         return Path(name) / "study.toml"
     if name.endswith(".toml") or os.sep in name:
         return Path(name)

@@ -209,7 +209,7 @@ def test_figures_in_the_targets_unit_name_it() -> None:
     ):
         assert said in page
     assert "R², days" not in page
-    # The verdict is said anew, of rounded figures, and as of the study.
+    # The verdict is written again from the rounded figures, with what the study says.
     assert "RMSE 1.780 against 2.500 days" in data_of(run).rounded().result.verdict.text
 
 

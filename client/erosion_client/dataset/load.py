@@ -265,7 +265,7 @@ class KeptPatients:
         self._patients: Patients | None = None
         self._seen = ""  # the part of the patients that was read
         self._run: str | None = None  # run that has them; None: none
-        self._begun: set[str] = set()  # runs with first patients that are noted
+        self._begun: set[str] = set()  # runs whose first patients are noted
 
     def of(self, study: Study, run: str | None = "") -> Patients:
         """Return the patients as the study sees them. Raises DataError as `load_patients` does.
@@ -347,9 +347,9 @@ def _place(study: Study, run: str) -> StateKey:
 
 
 def _fingerprint(patients: Patients) -> Tensor:
-    """Return a hash, equal for the same patients with the same parts, in any order: (32,) uint8.
+    """Return a hash of the patients and their test marks, whatever their order: (32,) uint8.
 
-    Which rows are one patient's, and which are tested, is in the site file or the table, too.
+    The site file or the table also decides which rows are one patient's and which are tested.
     """
     rows = np.ascontiguousarray(patients.rows)
     targets = np.ascontiguousarray(patients.targets)

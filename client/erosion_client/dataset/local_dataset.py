@@ -155,7 +155,7 @@ class LocalDataset:
 
     @property
     def patients(self) -> Patients:
-        """All, in training or not."""
+        """All patients, of the training and the test part."""
         return self._patients
 
     @property
@@ -290,7 +290,7 @@ class LocalDataset:
 
     @property
     def fingerprint(self) -> Tensor:
-        """A hash of all patients and whose each row is, in their order: (32,) uint8."""
+        """A hash of all rows, in order, and of which patient each belongs to: (32,) uint8."""
         content = hashlib.sha256(np.ascontiguousarray(self._patients.rows).tobytes())
         content.update(np.ascontiguousarray(self._patients.groups).tobytes())
         content.update(np.ascontiguousarray(self._patients.targets).tobytes())

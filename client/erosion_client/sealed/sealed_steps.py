@@ -30,7 +30,7 @@ from erosion_common.support.keys import load_private_key
 from erosion_common.support.text import file_name_of
 
 F = TypeVar("F", bound=Settings)
-RUNS_KEPT = 4  # in a round at the same time, with an update each; an audit may be of them
+RUNS_KEPT = 4  # in progress at the same time, an update each; and disclosures for an audit
 
 
 class SealedSteps:

@@ -32,7 +32,7 @@ logger = logging.getLogger("erosion.packages")
 Kind = Literal["method", "task", "model", "source", "output"]
 
 _loaded: dict[str, str] = {}  # package -> the hash that it had when this process imported it
-_contents: dict[str, str] = {}  # file of these -> the hash of its content
+_contents: dict[str, str] = {}  # file of these packages -> the hash of its content
 _allowed: dict[Kind, Mapping[str, str]] = {}  # name -> hash; of a kind that is not here, all
 
 
@@ -139,7 +139,7 @@ def load_part(kind: Kind, name: str, sha256: str | None = None) -> Any:
 
 
 class _AsHashed(MetaPathFinder):
-    """Finds the modules of the packages that were hashed, which run as they were then.
+    """Imports the modules of hashed packages from the source that was hashed.
 
     The hash does not cover what Python keeps of them compiled, which may be of other code: it is
     not read. Nor is a file that was replaced between the hash and the import.

@@ -88,6 +88,11 @@ def harmless(cell: object) -> str:
     return text
 
 
+def as_given(text: str) -> str:
+    """Return the text that `harmless` made this of."""
+    return text[1:] if text.startswith("'") and harmless(text[1:]) == text else text
+
+
 def answer_to(question: str) -> str:
     """Ask, and return the answer without spaces around it; empty at the end of input (Ctrl-D)."""
     try:
@@ -119,6 +124,6 @@ def significant(value: float, digits: int = 3) -> str:
 
 
 def file_name_of(name: str) -> str:
-    """Return a file's or folder's name for any text: another one for each, of plain letters."""
+    """Return a unique file or folder name of plain characters for any text."""
     readable = re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:80].strip(".-")
     return f"{readable}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"

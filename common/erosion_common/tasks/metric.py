@@ -49,7 +49,7 @@ class Metric:
         return f"z.{max(0, 3 - power)}f" if -5 <= power < 9 else "z.3e"
 
     def behind(self, unit: str, mark: str = " ") -> str:
-        """Return what stands behind a figure of it where the target has this unit, or nothing."""
+        """Return the suffix for a figure of this metric: the target's unit, or nothing."""
         return f"{mark}{unit}" if unit and self.in_target_unit else ""
 
     def text(self, value: float) -> str:

@@ -28,7 +28,7 @@ from erosion_server.output.pages import Cell
 
 FOLDER = "figures"
 MOST_SHOWN = 3  # models side by side
-MOST_DIGITS = 12  # behind the point
+MOST_DIGITS = 12  # decimals
 MOST_NAME = 60  # characters of a file's name
 FLOOR = -0.05  # of net benefit on the page: below, "treat all" would flatten everything else
 BAND = "The band is a 95 % interval."
@@ -107,7 +107,7 @@ def estimate_cell(found: Estimate | None, digits: int = 2) -> Cell:
 
 
 def _digits_apart(found: Estimate, digits: int) -> int:
-    """Return `digits`; one more than tell the ends of the interval apart where these do not."""
+    """Return `digits`, or more where the ends of the interval would look alike."""
     known = range(digits, MOST_DIGITS)
     apart = next((n for n in known if round(found.low, n) != round(found.high, n)), digits)
     return apart + (apart > digits)

@@ -78,7 +78,7 @@ def performance_values(run: RunData) -> dict[str, Any]:
 
 
 def _with_own_metric(model: ModelFigures, result: Result) -> ModelFigures:
-    """Return it with what the key figures give: of a number its slope, of two classes the AUROC."""
+    """Return it with the slope (numbers) or AUROC (two classes) of the key figures."""
     arm = result.arms.get(model.model)
     metrics = result.references.get(model.model) if arm is None else arm.metrics
     name: EstimateName = "auroc" if model.event else "calibration_slope"

@@ -139,7 +139,7 @@ def read_run(folder: RunFolder) -> RunData:
 
 
 def check_card(card: ModelCard, folder: RunFolder) -> None:
-    """Raise CheckpointError where the model in the folder is of another run than the figures."""
+    """Raise CheckpointError if the folder's model belongs to another run than its figures."""
     begun = read_run_decisions(folder)
     if begun is not None and card.run not in ("", begun.run):
         raise CheckpointError(

@@ -281,7 +281,7 @@ def revision_of(*paths: Path) -> str:
 
 @contextlib.contextmanager
 def unchanged(source: DataSource, revision: Callable[[], str | None]) -> Iterator[None]:
-    """Read the source in the block. Raises DataError where its revision is another one then."""
+    """Check that the source does not change within the block. Raises DataError if it does."""
     before = revision()
     yield
     if revision() != before:
