@@ -12,6 +12,7 @@ ErosionError            shown to people as one message, never as a traceback
 ├── LinkError           the network, a port, or the other side
 ├── RunError            a study could not be carried on
 │   ├── HopelessError   ... nor can it be resumed: a new run is needed
+│   │   └── DivergedError   ... because the user's own training is not finite
 │   └── DiskError       ... because the run's files cannot be written
 ├── CheckpointError     a file of an earlier run cannot be used
 └── EnrolmentError      the federation's folder, keys or certificates
@@ -123,6 +124,10 @@ class RunError(ErosionError):
 
 class HopelessError(RunError):
     """A run that cannot be resumed either: a new one is needed."""
+
+
+class DivergedError(HopelessError):
+    """The user's own training is not finite round after round."""
 
 
 class DiskError(RunError):

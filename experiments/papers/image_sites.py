@@ -26,6 +26,7 @@ from erosion_client.dataset.sources.data_source import ImageSource, LabelledImag
 from erosion_client.dataset.split import split_patients
 from erosion_client.finding import Finding
 from erosion_client.site_file import Site
+from erosion_common.errors import DivergedError
 from erosion_common.protocol.messages import Metrics
 from erosion_common.rounds.records import RoundRecord
 from erosion_common.study.study import Study, load_study
@@ -112,6 +113,7 @@ NEWER: Arms = {
 }
 WEIGHING = ("weight_erosion", RECOMMENDED, "evidence_erosion")  # each hospital separately
 MAJORITY, POOLED, LOCAL_STOPPED = "majority", "pooled", "local_stopped"
+DIVERGED = "diverged"  # why an arm has no figures
 
 
 def plans() -> list[CellPlan]:
@@ -157,9 +159,9 @@ def run(config: Values, data_dir: Path | None, device: str = "cpu") -> Values:
     with tempfile.TemporaryDirectory() as folder, without_notes():
         files = make_hospitals(study, Path(folder), data_dir)
         sites = {name: site_of(name, file, device=device) for name, file in files.items()}
-        apart = simulated_on(study, sites)
         if "part" in config:
-            return {arm: _figures(apart, arm) for arm in config["arms"]}
+            return _newer(study, sites)
+        apart = simulated_on(study, sites)
         alone = simulated_on(stopped(study, config["folds"]), sites)
         together, site = in_one_place(study, sites)
         pooled = simulated_on(together, {study.user: site})
@@ -177,6 +179,25 @@ def run(config: Values, data_dir: Path | None, device: str = "cpu") -> Values:
         MAJORITY: _rounded(base_rate),
         "pictures": len(tested),
     }
+
+
+def _newer(study: Study, sites: Mapping[str, Site]) -> Values:
+    """Return every arm's figures, where one diverges each from a simulation of its own."""
+    try:
+        found = simulated_on(study, sites)
+        return {arm: _figures(found, arm) for arm in study.arms}
+    except DivergedError:
+        return {arm: _by_itself(study, arm, sites) for arm in study.arms}
+
+
+def _by_itself(study: Study, arm: str, sites: Mapping[str, Site]) -> Values:
+    """Return an arm's figures, or None for each and what was said if it diverges."""
+    raw = study.model_dump(mode="json")
+    only = Study.model_validate(raw | {"arms": {arm: raw["arms"][arm]}})
+    try:
+        return _figures(simulated_on(only, sites), arm)
+    except DivergedError as problem:
+        return dict.fromkeys(METRICS) | {DIVERGED: str(problem)}
 
 
 def _tested(study: Study, own: Patients) -> NDArray[np.int64]:

@@ -5,6 +5,7 @@
 Cells of one setting and seed are of the same split, as the base rate's loss in each shows.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -133,8 +134,11 @@ def _sections(found: Splits, order: Sequence[str]) -> Iterator[dict[str, Any]]:
         }
 
 
-def _images(results: Path) -> tuple[str, dict[str, str]]:
-    """The mean log losses of the image sites' cells minus local training's; each part's splits."""
+def _images(results: Path) -> tuple[str, dict[str, str], str]:
+    """The mean log losses of the image sites' cells minus local training's.
+
+    With the number of splits of each part, and of the cells in which a method diverged.
+    """
     cells = read_cells(results / image_sites.EXPERIMENT.name, image_sites.plans())
     found: dict[str, dict[Setting, list[Values]]] = {"": {}, "newer": {}}
     for cell in cells.values():
@@ -158,9 +162,13 @@ def _images(results: Path) -> tuple[str, dict[str, str]]:
         )
     ]
     against = comparison_table(every, lambda one: [one.ours], lambda one: ", ".join(one.setting))
-    return against, {
-        part: one_or_range(map(len, of_part.values())) for part, of_part in found.items()
-    }
+    splits = {part: one_or_range(map(len, of_part.values())) for part, of_part in found.items()}
+    newer = [figures for of_user in found["newer"].values() for figures in of_user]
+    diverged = Counter(
+        arm for figures in newer for arm, of in figures.items() if image_sites.DIVERGED in of
+    )
+    times = ", ".join(f"`{arm}` in {num} of {len(newer)} cells" for arm, num in diverged.items())
+    return against, splits, times
 
 
 def draw(results: Path = RESULTS) -> Page:
@@ -169,7 +177,7 @@ def draw(results: Path = RESULTS) -> Page:
     arms, others = compared(found)
     rows, common = ranked(found, arms)
     order = [*(row[0] for row in rows), *others]
-    images, splits = _images(results)
+    images, splits, diverged = _images(results)
     return page(
         "leaderboard",
         intervals=intervals("a column"),
@@ -187,6 +195,7 @@ def draw(results: Path = RESULTS) -> Page:
         images=images,
         splits=splits[""],
         newer=splits["newer"],
+        diverged=diverged,
     )
 
 

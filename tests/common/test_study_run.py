@@ -3,12 +3,14 @@
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
+from math import nan
 from pathlib import Path
 
 import pytest
 import torch
 
-from erosion_common.errors import RunError
+from erosion_common.errors import DivergedError, RunError
 from erosion_common.protocol.messages import EvaluateRequest, TrainRequest, TrainResult
 from erosion_common.rounds.arm import LastRound, arms_of, initial_state, outlier_of
 from erosion_common.rounds.channel import Connection, Reply, Request, Result, too_late
@@ -497,6 +499,37 @@ def test_a_trial_that_stops_counts_with_what_it_reached() -> None:
     (tried,) = choice.tried
     assert tried == pytest.approx((1 / 2, 1 / 3, 1 / 3, 1 / 3))
     assert choice.rounds == 2
+
+
+def runs_away(name: str, request: TrainRequest, *, after: int) -> TrainResult:
+    """The user's update is not finite after so many rounds, until when its loss falls."""
+    delta = nan if name == "a" and request.round > after else 0.1
+    figures = metrics(1.0 / min(request.round, after + 1)) if name == "a" else None
+    return saying(trained(name, request, delta), metrics=figures)
+
+
+def test_a_trial_that_diverges_counts_with_what_it_reached() -> None:
+    trial = 0
+
+    def respond(name: str, request: TrainRequest) -> TrainResult:
+        nonlocal trial
+        trial += (name, request.round) == ("a", 1)
+        return runs_away(name, request, after=1 if trial == 1 else 9)
+
+    penalties = [{"distance_penalty": penalty} for penalty in (0.1, 0.2)]
+    selection = {"folds": 2, "method": "validation", "candidates": {"weight_erosion": penalties}}
+    of = study(arms=["weight_erosion"], selection=selection)
+    choice = study_run(everybody(of, respond=respond), Kept()).choices["weight_erosion"]
+    assert choice.tried[0] == pytest.approx((1 / 2, 1 / 2, 1 / 2, 1 / 2))
+    assert choice.tried[1] == pytest.approx((1 / 2, 1 / 3, 1 / 4, 1 / 5))
+    assert choice.settings == {"distance_penalty": 0.2}
+
+
+def test_a_study_whose_training_diverges_says_what_to_change() -> None:
+    away = partial(runs_away, after=2)
+    changes = {"rounds": 6, "federation": {"max_skipped_rounds": 2}}
+    with refused(DivergedError, "learning_rate"):
+        study_run(everybody(study(**changes), respond=away), Kept())
 
 
 def test_steps_that_a_hospital_says_it_took_count_up_to_a_bound() -> None:

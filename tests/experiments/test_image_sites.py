@@ -220,6 +220,20 @@ def test_a_cell_measures_every_arm_on_the_same_pictures(
     assert same["local"] == found["local"]
 
 
+def test_a_method_that_diverges_leaves_the_other_figures_as_they_are(
+    ham_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shipped = small("ham10000", rounds=3, federation={"max_skipped_rounds": 1})
+    monkeypatch.setattr(splits, "load_study", lambda _path: shipped)
+    arms = {"local": {}, "fedper": {}, "per_fedavg": {"inner_rate": 1e38}}
+    config = {"study": "ham10000", "user": "vienna_dias", "seed": 0, "part": "newer"}
+    found = image_sites.run({**config, "arms": arms}, ham_folder)
+    assert "learning_rate" in found["per_fedavg"].pop(image_sites.DIVERGED)
+    assert found["per_fedavg"] == dict.fromkeys(image_sites.METRICS)
+    del arms["per_fedavg"], found["per_fedavg"]
+    assert found == image_sites.run({**config, "arms": arms}, ham_folder)
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no GPU")
 def test_a_cell_comes_out_the_same_on_a_gpu(
     ham_folder: Path, monkeypatch: pytest.MonkeyPatch

@@ -13,7 +13,7 @@ from erosion_common.aggregation.cohort import HospitalName, Update
 from erosion_common.aggregation.vectors import norm
 from erosion_common.algorithms.base import Ask, RoundStart, SiteAnswer
 from erosion_common.algorithms.equal_steps import lengthened_by
-from erosion_common.errors import HopelessError, RunError
+from erosion_common.errors import DivergedError, HopelessError, RunError
 from erosion_common.protocol.compression import compress
 from erosion_common.protocol.messages import Metrics, TrainRequest, TrainResult
 from erosion_common.rounds.arm import Arm, Lengths
@@ -308,9 +308,17 @@ def _raise_if_hopeless(ctx: RunContext, arm: Arm, num_rounds: int) -> None:
         )
     limit = federation.max_skipped_rounds
     if arm.state.skipped_in_a_row >= limit and not arm.is_over(num_rounds):
+        last = arm.records[-1]
+        what = f"{limit} rounds in a row were skipped in {arm.name}; the last because {last.note}"
+        own = last.hospitals.get(user)
+        if own and own.code == "not_finite":
+            raise DivergedError(
+                what,
+                remedy="The user's training diverges: begin a new run with a smaller"
+                f" training.learning_rate, or with smaller steps of {arm.name} itself.",
+            )
         raise RunError(
-            f"{limit} rounds in a row were skipped in {arm.name}; the last because"
-            f" {arm.records[-1].note}",
+            what,
             remedy=f"{ctx.remedy} federation.max_skipped_rounds says how many are too many; with a"
             " higher federation.quorum a round waits for more hospitals.".lstrip(),
         )

@@ -5,6 +5,7 @@ run_study   who is here -> data check and scaling -> trials -> folds -> every ar
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
@@ -12,7 +13,7 @@ from pathlib import Path
 from torch import Tensor
 
 from erosion_common.aggregation.cohort import HospitalName
-from erosion_common.errors import HopelessError, RunError
+from erosion_common.errors import DivergedError, HopelessError, RunError
 from erosion_common.learning.finished import Predictor
 from erosion_common.learning.models import check_model
 from erosion_common.protocol.messages import EvaluateReply, EvaluateResult, Summary
@@ -147,7 +148,8 @@ def _select(ctx: RunContext) -> dict[str, SelectedSettings]:
         inner = replace(ctx, study=trial, store=ctx.store.of_fold(number), is_trial=True)
         (arm,) = arms_of(inner)
         ctx.emit(ArmStarted(arm.name, num_rounds, is_trial=True))
-        run_arm(inner, arm, num_rounds)
+        with suppress(DivergedError):  # it counts with what it had reached
+            run_arm(inner, arm, num_rounds)
         curve = [record.user_metrics for record in arm.records]
         ctx.store.keep_fold({arm.name: curve})
         return curve
