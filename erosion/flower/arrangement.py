@@ -82,8 +82,10 @@ class Arrangement:
         return np.dtype(np.float64 if wide else np.float32)
 
     def vector(self, arrays: ArrayRecord) -> Tensor:
-        """Return the parameters: (dim,) of `dtype`. Raises ValueError."""
+        """Return the parameters: (dim,) of `dtype`. Raises ValueError, also for unknown arrays."""
         parts = [_values(arrays, name, form).ravel() for name, form in self.parameters.items()]
+        if unknown := sorted(set(arrays) - set(self.names)):
+            raise ValueError(f"an array {unknown[0]!r}, which the model lacks")
         with np.errstate(over="ignore"):  # what is too large becomes infinite, and is screened
             return torch.from_numpy(np.concatenate(parts).astype(self.dtype))
 

@@ -158,6 +158,10 @@ BAD: dict[str, tuple[Node, str]] = {
     "too large for float32": (of_values(w=np.array([1e300, 0.0])), "a value that is not finite"),
     "changed shape": (of_values(w=np.zeros(3, np.float32)), "'w' of shape (3,), not (2,)"),
     "whole numbers": (of_values(w=np.zeros(2, np.int32)), "another shape or type"),
+    "an array too many": (
+        of_values(w=np.zeros(2, np.float32), v=np.zeros(2, np.float32)),
+        "an array 'v', which the model lacks",
+    ),
     "no such array": (of_values(v=np.zeros(2, np.float32)), "no array 'w'"),
     "no arrays": (lambda _: RecordDict({"c": ConfigRecord({"partition-id": "2"})}), "no arrays"),
     "no patients": (moved_by(1, 0, name=2, samples=0), "'num-examples' = 0, not above 0"),
