@@ -35,7 +35,7 @@ from erosion_server.output.terminal import ArmProgress
 from erosion_server.output.words import absences as absence_sentences
 from erosion_server.output.words import class_sizes, figure_text, interval_text, what_may_be_unseen
 from erosion_server.output.words import recounts as recount_sentences
-from erosion_server.run.findings import Recount, absences, privacy_spent, recounts
+from erosion_server.run.findings import Leak, Recount, absences, privacy_spent, recounts
 from erosion_server.run.result import CrossFitting, verdict
 from erosion_server.run.run_folder import RunFolder
 from tests.support.html_page import EVIL, Page
@@ -45,6 +45,7 @@ from tests.support.synthetic_run import (
     HOSPITALS,
     Run,
     estimated,
+    final_metrics,
     make_run,
     make_study,
     performance,
@@ -769,6 +770,36 @@ def test_the_rounded_report_has_none_of_the_users_exact_figures(folder: Path) ->
     }
     worse = replace(data_of(run), study=study, result=run.result.model_copy(update={"arms": arms}))
     assert says(worse.rounded().result.verdict.text, "class weights", "never saw them")
+
+
+def test_rounding_hides_no_warning() -> None:
+    run = make_run()
+    worse = {"log_loss": 0.664, "intervals": {"log_loss": {"low": 0.662, "high": 0.7}}}
+    metrics = FinalMetrics.model_validate({**final_metrics("local", 30).model_dump(), **worse})
+    arms = {a: e.model_copy(update={"metrics": metrics}) for a, e in run.result.arms.items()}
+    assert run.result.comparison is not None  # 5 may stand for "at least 5"
+    few = run.result.comparison.model_copy(update={"smallest_class": 5, "p_value": 0.015})
+    leak = Leak(metric="auroc", arm="local", figure=0.9934)
+    slope = Estimate.model_validate(estimated(0.93, 0.0678))  # up to 0.998
+    group = {
+        "column": "sex",
+        "group": "f",
+        "num_patients": 40,
+        "calibration": estimated(0.93, 0.067),
+    }
+    made = performance(subgroups=[group])
+    models = [m.model_copy(update={"estimates": {"calibration_slope": slope}}) for m in made.models]
+    update = {"arms": arms, "comparison": few, "leak": leak}
+    update["performance"] = made.model_copy(update={"models": tuple(models)})
+    exact = replace(data_of(run), result=run.result.model_copy(update=update))
+    rounded = exact.rounded()
+    said, published = (
+        [re.sub(r"[0-9.]+", "", line) for line in warnings_of(each)] for each in (exact, rounded)
+    )
+    assert len(said) == 4
+    assert published == said
+    assert says(rounded.result.verdict.text, "WORSE", "Near the line")
+    assert "0.993" not in rounded.result.verdict.text
 
 
 def test_table_1_and_the_flow_are_of_what_hospitals_disclosed(folder: Path) -> None:

@@ -134,26 +134,25 @@ def _by_round(run: RunData, values: Mapping[str, Any]) -> Iterator[figures.Drawi
 
 def warnings_of(run: RunData) -> list[str]:
     """Return what must be read before the model is used, the gravest first."""
-    result, task = run.result, run.result.task
-    found = [result.leak.sentence(task)] if result.leak is not None else []
-    arms = {name: arm.metrics for name, arm in result.arms.items()}
+    result, exact = run.result, run.decisive
+    found = [result.leak.sentence(result.task)] if result.leak is not None else []
     shifted = run.study.task.shifted_by
-    worse, within = results.above_base_rate(task, arms, result.base_rate)
+    worse, within, turned = run.above_base_rate
     if worse:
         found.append(results.worse_sentence(worse, shifted))
     if within:
         found.append(results.not_better_sentence(within, shifted))
-    found += results.turned_sentences(task, arms, worse)
+    found += results.turned_sentences(turned)
     found += words.turned_finishes(result)
     found += words.data_check(result.data_check, named_in="result.json")
     models = result.performance.models
-    slope = models[0].estimates.get("calibration_slope") if models else None
+    slope = exact.performance.models[0].estimates.get("calibration_slope") if models else None
     if slope is not None and slope.high < 1:
         found.append(
             f"Predictions of {figures.named(models[0], models)} are too extreme: calibration slope"
-            f" {estimate_text(slope)}."
+            f" {estimate_text(models[0].estimates['calibration_slope'])}."
         )
-    found += _groups_off(result.performance)
+    found += _groups_off(result.performance, exact.performance)
     if summary := result.patients.get(result.user):
         found += few_patients(run.study, summary)
     away = words.absences(result.absent, shown=run.shown)
@@ -181,16 +180,17 @@ def _for_all(ratio: Estimate, num: int) -> tuple[float, float]:
     return low, high
 
 
-def _groups_off(found: Performance) -> Iterator[str]:
+def _groups_off(found: Performance, exact: Performance) -> Iterator[str]:
     if not found.models or not found.models[0].event:
         return  # mean errors of a number have no natural zero that a patient would notice
-    ratios = [(each, of) for each in found.subgroups if (of := each.calibration) and of.value > 0]
+    both = zip(found.subgroups, exact.subgroups, strict=True)
+    ratios = [(each, of) for each, by in both if (of := by.calibration) and of.value > 0]
     for group, ratio in ratios:
         low, high = _for_all(ratio, len(ratios))
         if not low <= 1 <= high:
             yield (
                 f"Risks are too {'high' if low > 1 else 'low'} where {group.column} is"
-                f" {group.group}: expected over observed {estimate_text(ratio)}."
+                f" {group.group}: expected over observed {estimate_text(group.calibration)}."
             )
 
 

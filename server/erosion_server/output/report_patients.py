@@ -7,7 +7,7 @@ from erosion_common.protocol.messages import ColumnSummary, Summary, count_range
 from erosion_common.support.text import significant
 from erosion_common.tasks.inputs import TabularTask
 from erosion_server.output.pages import Cell, Row
-from erosion_server.output.run_data import RunData
+from erosion_server.output.run_data import RunData, to_tens
 from erosion_server.output.words import missing_share, unreadable
 
 MOST_COLUMNS_SHOWN = 60  # of Table 1; the description has all
@@ -44,7 +44,7 @@ def patient_values(run: RunData) -> dict[str, Any]:
             ]
         elif name in samples:
             counts[-1] = str(samples[name].num_samples)
-        tested = f"about {10 * round(result.num_patients / 10)}" if name == user else "none"
+        tested = f"about {to_tens(result.num_patients)}" if name == user else "none"
         flow.append((run.cell(name), *counts, tested, "; ".join(remarks)))
     notes = []
     if isinstance(task, TabularTask):

@@ -45,6 +45,7 @@ def performance_values(run: RunData) -> dict[str, Any]:
     spread = figures.residuals(models)
     first = models[0] if models else None
     leads = models if several else models[:1]
+    decisive = map(figures.drawable, run.decisive.performance.models)
     files = [*apart, *calibrated, *timed, *dependent, *figures.tables(found)]
     files += [each for each in (decided, spread) if each is not None]
     return {
@@ -56,7 +57,8 @@ def performance_values(run: RunData) -> dict[str, Any]:
         "of_unit": of_unit,
         "decided": decided,
         "useful": [
-            (m.model + f"’s risk of {m.event}" * several, figures.useful_range(m)) for m in leads
+            (m.model + f"’s risk of {m.event}" * several, figures.useful_range(exact))
+            for m, exact in zip(leads, decisive, strict=False)
         ],
         "thresholds": [
             (f"{m.event}: {row[0]}" if several else row[0], *row[1:])

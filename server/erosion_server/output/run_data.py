@@ -14,7 +14,9 @@ from erosion_server.coordination.folder_store import read_run_decisions
 from erosion_server.output.pages import Cell
 from erosion_server.run.journal import has_rounds, read_records
 from erosion_server.run.result import (
+    AboveBaseRate,
     Result,
+    above_base_rate,
     read_result,
     study_as_run,
     unit_of,
@@ -31,6 +33,18 @@ class RunData:
     study: Study
     records: Sequence[RoundRecord]  # arm by arm as they ran, rounds ascending
     result: Result
+    exact: Result | None = None  # where `result` is rounded
+
+    @property
+    def decisive(self) -> Result:
+        """What warnings are decided by: the exact figures, also where rounded ones are shown."""
+        return self.exact or self.result
+
+    @property
+    def above_base_rate(self) -> AboveBaseRate:
+        """Return the arms that predict no better than the base rate."""
+        arms = {name: arm.metrics for name, arm in self.decisive.arms.items()}
+        return above_base_rate(self.result.task, arms, self.decisive.base_rate)
 
     @property
     def first_arm(self) -> str:
@@ -105,7 +119,8 @@ class RunData:
     def rounded(self) -> "RunData":
         """Return it for publication: the user's counts to tens, other figures to two digits."""
         records = [*map(_rounded_record, self.records)]
-        return replace(self, result=_rounded_result(self.study, self.result), records=records)
+        result = _rounded_result(self.study, self.result, self.above_base_rate)
+        return replace(self, result=result, records=records, exact=self.result)
 
 
 def read_run(folder: RunFolder) -> RunData:
@@ -151,12 +166,16 @@ def check_card(card: ModelCard, folder: RunFolder) -> None:
 
 COUNTED = {"num_patients", "num_events", "smallest_class", "class_counts"}
 EXACT = {"threshold", "level", "p_value", "p_by_cut", "horizon", "flips", "chosen"}
-ROUNDED_TO = 10  # patients
 
 
-def _rounded_result(study: Study, result: Result) -> Result:
+def to_tens(count: int) -> int:
+    """Round a number of patients, up from 5: so many are enough for a verdict."""
+    return (count + 5) // 10 * 10
+
+
+def _rounded_result(study: Study, result: Result, above: AboveBaseRate) -> Result:
     """Return it with the user's own figures rounded: counts to tens, others to two digits."""
-    parts = {"arms", "references", "base_rate", "comparison", "class_counts", "performance"}
+    parts = {"arms", "references", "base_rate", "comparison", "class_counts", "performance", "leak"}
     values = result.model_dump()
     values |= {part: _rounded_values(values[part], part) for part in parts}
     values["arms"] = {
@@ -175,6 +194,7 @@ def _rounded_result(study: Study, result: Result) -> Result:
         shifted_by=study.task.shifted_by,
         leak=made.leak,
         p_by_round=made.p_by_round,
+        above=above,
     )
     return made.model_copy(update={"verdict": said})
 
@@ -189,7 +209,7 @@ def _rounded_values(value: Any, key: str) -> Any:
     if isinstance(value, bool) or value is None or key in EXACT:
         return value
     if key in COUNTED and isinstance(value, int):
-        return ROUNDED_TO * round(value / ROUNDED_TO)
+        return to_tens(value)
     if isinstance(value, float):
         return float(f"{value:.2g}") if abs(value) < 1 else float(f"{value:.3g}")
     return value

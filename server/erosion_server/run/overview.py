@@ -248,11 +248,13 @@ def _with_warnings(
     """Add where arms are no better than the base rate, in front if `first` is worse."""
     worse: dict[str, list[str]] = {}
     not_better: dict[str, list[str]] = {}
+    turned: set[str] = set()
     for user, line in overview.users.items():
         found = results.above_base_rate(overview.task, line.arms, line.base_rate)
         for by_arm, arms in ((worse, found.clearly), (not_better, found.within)):
             for arm in arms:
                 by_arm.setdefault(arm, []).append(user)
+        turned |= {user} if found.turned else set()
 
     def where(users: list[str]) -> str:
         return f" for {_counted(users)} of {len(overview.users)} hospitals"
@@ -265,12 +267,6 @@ def _with_warnings(
         results.not_better_sentence([arm], shifted_by, where=where(users))
         for arm, users in not_better.items()
     ]
-    turned = {
-        user: None
-        for arm, users in worse.items()
-        for user in users
-        if results.ranks_wrong_way_round(overview.task, overview.users[user].arms[arm])
-    }
     if turned:
         after.append(
             results.wrong_way_sentence(

@@ -192,13 +192,14 @@ def verdict(
     shifted_by: str = "",
     leak: Leak | None = None,
     p_by_round: PBand = None,
+    above: "AboveBaseRate | None" = None,
 ) -> Verdict:
     """Return the finding of the declared comparison, and the figures behind it.
 
     A leak comes first. `tested`: what the patients behind the figures are called. `unit`: of a
     predicted number. `shifted_by`: as the task says. `p_by_round`: see `p_of_last_rounds`. Which
     arms predict worse than the base rate, or not better, is the headline where the delivered one
-    does, and else stands at the end.
+    does, and else stands at the end; `above`: these arms, where the figures given are rounded.
     """
     best, said = _compared(task, comparison, {**arms, **references}, base_rate, tested, unit)
     if comparison is not None and (near := near_the_line(comparison, p_by_round)):
@@ -206,7 +207,7 @@ def verdict(
     if best in references:
         said.append(f"{best} was fitted and measured at the user's site: no model of it has left.")
     delivered = best if best in arms else next(iter(arms))
-    worse, within = above_base_rate(task, arms, base_rate)
+    worse, within, turned = above or above_base_rate(task, arms, base_rate)
     aside = ""
     if within and base_rate is not None:
         aside = _and_base_rate(task, {arm: arms[arm] for arm in within}, base_rate)
@@ -217,7 +218,7 @@ def verdict(
     if within:
         sentence = not_better_sentence(within, shifted_by, aside)
         (heads if delivered in within else tails).append(sentence)
-    tails += turned_sentences(task, arms, worse)
+    tails += turned_sentences(turned)
     finding, *figures = every = [*heads, *said, *tails]
     if delivered in within and not leak:  # its figures stand below the finding
         finding = not_better_sentence(within, shifted_by)
@@ -364,13 +365,14 @@ class AboveBaseRate(NamedTuple):
 
     clearly: list[str]  # the base rate's is below the arm's 95 % interval, or there is none
     within: list[str]  # it is within: these patients cannot decide
+    turned: list[str]  # of the first, those that rank patients the wrong way round
 
 
 def above_base_rate(
     task: type[Task], arms: Mapping[str, FinalMetrics], base_rate: Metrics | None
 ) -> AboveBaseRate:
     """Return which arms these are. A hundredth more of log loss in 15 patients is not "WORSE"."""
-    found = AboveBaseRate([], [])
+    found = AboveBaseRate([], [], [])
     loss = task.verdict_metric
     for arm, metrics in arms.items():
         if base_rate is None or metrics[loss] <= base_rate[loss]:
@@ -378,6 +380,8 @@ def above_base_rate(
         interval = metrics.intervals.get(loss)
         is_within = interval is not None and interval.low <= base_rate[loss]
         (found.within if is_within else found.clearly).append(arm)
+        if not is_within and ranks_wrong_way_round(task, metrics):
+            found.turned.append(arm)
     return found
 
 
@@ -405,11 +409,8 @@ def ranks_wrong_way_round(task: type[Task], metrics: FinalMetrics) -> bool:
     )
 
 
-def turned_sentences(
-    task: type[Task], arms: Mapping[str, FinalMetrics], worse: Sequence[str]
-) -> list[str]:
-    """Return a warning of the arms among `worse` that do so."""
-    turned = [arm for arm in worse if ranks_wrong_way_round(task, arms[arm])]
+def turned_sentences(turned: Sequence[str]) -> list[str]:
+    """Return a warning of the arms that do so."""
     who = f"{listed(turned)} rank{'s' * (len(turned) == 1)} patients"
     return [wrong_way_sentence(who)] if turned else []
 
