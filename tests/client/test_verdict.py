@@ -20,7 +20,12 @@ from erosion_client.evaluation.final_figures import (
     sign_flip_p_value,
 )
 from erosion_client.training.hospital import Hospital
-from erosion_common.protocol.messages import CROSS_FITTED_SIGNIFICANCE, SIGNIFICANCE, Comparison
+from erosion_common.protocol.messages import (
+    CROSS_FITTED_SIGNIFICANCE,
+    SIGNIFICANCE,
+    Comparison,
+    layers_of,
+)
 from erosion_common.tasks.task import Task
 from erosion_server.coordination.run_end import result_of
 from erosion_server.run.overview import adjusted_p_values
@@ -203,6 +208,15 @@ def test_the_last_rounds_say_how_far_a_p_value_moves(tmp_path: Path) -> None:
     assert near_the_line(sure, (1e-4, 0.03))
     personal = replace(outcome.evaluated, personal={"fedavg": torch.zeros(1)})
     assert p_of_last_rounds(task, personal, outcome.records) is None
+    finished = replace(outcome.evaluated, personal={layers_of("fedavg"): torch.zeros(1)})
+    assert p_of_last_rounds(task, finished, outcome.records) is None
+    # What was undone is not among the last models.
+    *before, last = outcome.records["fedavg"]
+    undone = {**outcome.records, "fedavg": [*before, replace(last, undoes=6)]}
+    without = {**outcome.records, "fedavg": before[:6]}
+    expected = p_of_last_rounds(task, outcome.evaluated, without)
+    assert expected != found
+    assert p_of_last_rounds(task, outcome.evaluated, undone) == expected
 
 
 def test_a_finding_near_the_line_says_so() -> None:

@@ -290,11 +290,18 @@ def p_of_last_rounds(
         return None
     losses: list[list[float]] = []
     for name in (compared.arm, compared.reference):
-        each = [r.user_metrics.get(metric) for r in records.get(name, ()) if r.user_metrics]
+        rounds = records.get(name, ())
+        undone = {n for r in rounds if r.undoes for n in range(r.undoes, r.round)}
+        each = [
+            r.user_metrics.get(metric)
+            for r in rounds
+            if r.user_metrics and r.measured_after not in undone
+        ]
         last = [loss for loss in each[-LAST_ROUNDS:] if loss is not None]
         if name in found.header.references:
             last = [found.header.references[name].get(metric) or 0.0] * LAST_ROUNDS
-        if name in found.personal or len(last) < LAST_ROUNDS:
+        is_other = not found.personal.keys().isdisjoint((name, messages.layers_of(name)))
+        if is_other or len(last) < LAST_ROUNDS:
             return None  # the rounds' figures are of another model
         losses.append(last)
     normal = NormalDist()
