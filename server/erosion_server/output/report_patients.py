@@ -12,7 +12,6 @@ from erosion_server.output.words import missing_share, unreadable
 
 MOST_COLUMNS_SHOWN = 60  # of Table 1; the description has all
 MOST_FLOWS = 40  # hospitals in the flow of patients
-MOST_BESIDE = 20  # hospitals in Table 1, the user first
 MOST_CATEGORIES = 8
 
 
@@ -43,7 +42,8 @@ def patient_values(run: RunData) -> dict[str, Any]:
                 )
             ]
         elif name in samples:
-            counts[-1] = str(samples[name].num_samples)
+            stated = samples[name].described_samples or samples[name].num_samples
+            counts[-2 if run.study.privacy is None else -1] = str(stated)
         tested = f"about {to_tens(result.num_patients)}" if name == user else "none"
         flow.append((run.cell(name), *counts, tested, "; ".join(remarks)))
     notes = []
@@ -58,13 +58,15 @@ def patient_values(run: RunData) -> dict[str, Any]:
         notes.append(
             f"Every patient of {run.shown(user)} was trained on, and tested without its fold."
         )
-    shown = [name for name in run.study.user_first if name in result.patients][:MOST_BESIDE]
-    summaries = {name: result.patients[name] for name in shown}
+    described_by = [name for name in run.study.user_first if name in result.patients]
+    summaries = {name: result.patients[name] for name in described_by}
     every = (column for each in summaries.values() for column in each.columns)
     columns = [*dict.fromkeys(column.name for column in every)]
     table1 = [_column_row(name, run.units, summaries) for name in columns[:MOST_COLUMNS_SHOWN]]
-    if (more := len(result.patients) - len(summaries)) > 0:
-        notes.append(f"Table 1 leaves out {more} hospitals; result.json has them.")
+    if summaries and (more := len(run.study.hospitals) - len(summaries)) > 0:
+        notes.append(
+            f"Table 1 leaves out {more} hospitals, which counted least or described no columns."
+        )
     if (more := len(columns) - MOST_COLUMNS_SHOWN) > 0:
         notes.append(f"Table 1 leaves out {more} columns; `erosion describe` shows all.")
     return {

@@ -12,6 +12,7 @@ from erosion_common.rounds.records import HospitalRecord, RoundRecord
 from erosion_common.study.study import Study, load_study
 from erosion_server.coordination.folder_store import read_run_decisions
 from erosion_server.output.pages import Cell
+from erosion_server.run.findings import contributions
 from erosion_server.run.journal import has_rounds, read_records
 from erosion_server.run.result import (
     AboveBaseRate,
@@ -81,14 +82,9 @@ class RunData:
         return f"{of.horizon:g} {unit}".strip()
 
     def trained_with(self, arm: str) -> int:
-        """Return how many other hospitals gave the arm an update."""
-        accepted = {
-            name
-            for record in self.of(arm)
-            for name, entry in record.hospitals.items()
-            if entry.outcome == "accepted"
-        }
-        return len(accepted - {self.result.user})
+        """Return how many other hospitals gave the arm an update that was used."""
+        ledger = contributions(self.peers, self.of(arm))
+        return sum(given.rounds > 0 for given in ledger.values())
 
     @property
     def last_samples(self) -> dict[str, HospitalRecord]:

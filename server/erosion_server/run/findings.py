@@ -78,17 +78,19 @@ def absences(
     found = []
     for name in (name for name in hospitals if name != user):
         wanted: Counter[str] = Counter()
-        missed: dict[str, list[int]] = {arm: [] for arm in records}
+        missed: dict[str, list[tuple[int, int]]] = {arm: [] for arm in records}
         every: list[HospitalRecord] = []
         reason = ""
         for arm, of_arm in records.items():
-            for number, record in enumerate(of_arm):
+            part = 0  # a fold, or the final run: arms may take different numbers of rounds in it
+            for record in of_arm:
+                part += record.round == 1
                 if (entry := record.hospitals.get(name)) is None:
                     continue
                 every.append(entry)
                 wanted[arm] += entry.outcome != "not_asked"
                 if entry.outcome in MISSED:
-                    missed[arm].append(number)
+                    missed[arm].append((part, record.round))
                     reason = entry.reason
         if not any(missed.values()):
             continue
