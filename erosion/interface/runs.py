@@ -71,8 +71,6 @@ def read_run(folder: AnyPath) -> Run:
 
     check_path("folder", folder)
     path = Path(folder)
-    if (path / USERS).is_dir():
-        raise RunError(f"{path} holds a run for each hospital: give {path}/{USERS}/HOSPITAL.")
     if not RunFolder(path).study.exists():
         raise RunError(
             f"There is no run in {path}",

@@ -192,6 +192,7 @@ def test_mlflow_has_a_run_for_each_arm_with_the_curves(tmp_path: Path, tracking:
     from mlflow import MlflowClient
 
     folder = RUN.write(tmp_path / "run")
+    (folder / "finish.safetensors").touch()
     with closing(MlflowRuns(tracking)) as observer:
         play(observer, RUN, folder)
     runs = runs_of(tracking)
@@ -213,6 +214,7 @@ def test_mlflow_has_a_run_for_each_arm_with_the_curves(tmp_path: Path, tracking:
     }
     kept = {file.path for file in client.list_artifacts(whole.info.run_id)}
     assert {"result.json", "study.toml", "report.html", "model.safetensors"} <= kept
+    assert "finish.safetensors" in kept
 
 
 @pytest.mark.parametrize("name", ["run", "Anna's run"])

@@ -14,6 +14,7 @@ from markupsafe import escape
 from rich.console import Console
 
 from erosion.interface.run import Run as InterfaceRun
+from erosion_common.errors import CheckpointError
 from erosion_common.protocol.messages import Comparison, FinalMetrics, Metrics, Summary
 from erosion_common.protocol.performance import Estimate, Performance
 from erosion_common.rounds.records import HospitalRecord, RoundRecord
@@ -39,6 +40,7 @@ from erosion_server.run.findings import Leak, Recount, absences, privacy_spent, 
 from erosion_server.run.result import CrossFitting, verdict
 from erosion_server.run.run_folder import RunFolder
 from tests.support.html_page import EVIL, Page
+from tests.support.refusals import refused
 from tests.support.said import says
 from tests.support.synthetic_run import (
     ARMS,
@@ -83,6 +85,19 @@ def test_the_verdict_comes_first_and_in_plain_words(folder: Path) -> None:
     head = page.text[: page.text.index("0.61 %")]
     assert all(word in head for word in ("91", "weight_erosion", "local"))
     assert "1 in 30" in page.text  # 91 / 3
+
+
+def test_the_page_says_near_the_line_wherever_the_verdict_does(folder: Path) -> None:
+    run = make_run()
+    result = run.result.model_copy(update={"p_by_round": (0.0061, 0.034)})
+    assert "Near the line" in Page(written(replace(run, result=result), folder)).text
+
+
+def test_a_run_for_every_hospital_is_reported_by_hospital(folder: Path) -> None:
+    make_run(rounds=2).write(folder)
+    (folder / "users").mkdir()
+    with refused(CheckpointError, "users/HOSPITAL"):
+        write_report(folder)
 
 
 def test_the_page_needs_no_other_file_and_runs_no_script(folder: Path) -> None:

@@ -25,10 +25,11 @@ from erosion_common.rounds.events import WaitsFor
 from erosion_common.support import live_page
 from erosion_common.support.live_page import LivePage
 from erosion_server.output import notify
-from erosion_server.output.events import StudyFailed
+from erosion_server.output.events import EveryUserFinished, StudyFailed
 from erosion_server.output.registry import check_outputs
 from erosion_server.output.watched import MOST_HOSPITALS, MOST_POINTS, WatchedRuns
 from erosion_server.run.journal import Journal
+from erosion_server.run.overview import line_of, overview
 from erosion_server.run.status import CoordinatorStatus
 from tests.support.patience import PATIENCE
 from tests.support.refusals import refused
@@ -214,7 +215,12 @@ def test_a_web_address_is_told_of_the_end_and_of_a_wait_without_figures() -> Non
         output.notify(WaitsFor(("north",), datetime(2026, 5, 4, tzinfo=UTC)))
         output.notify(WaitsFor((), datetime(2026, 5, 4, tzinfo=UTC)))
         output.notify(StudyFailed("the disk is full"))
-    assert [message["event"] for message in got] == ["finished", "waiting", "continues", "failed"]
+        found = overview(RUN.study, {HOME: line_of(RUN.result)}, started="", seconds=1.0)
+        output.notify(EveryUserFinished(found, Path("runs/every")))
+    *of_one, of_all = got
+    assert [each["event"] for each in of_one] == ["finished", "waiting", "continues", "failed"]
+    assert (of_all["event"], of_all["user"]) == ("finished", "all")
+    assert "runs/every" in of_all["words"]
     assert {message["study"] for message in got} == {RUN.study.name}
     assert "north" in got[1]["words"]
     assert not re.search(r"\d\.\d", str([message["words"] for message in got]))

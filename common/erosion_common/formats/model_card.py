@@ -65,7 +65,7 @@ def write_model(folder: Path, card: ModelCard, model: Predictor) -> None:
 
 
 def read_model(run_folder: Path, arm: str | None = None) -> tuple[ModelCard, Predictor]:
-    """Return card and model of `arm`, or of the run's last one. Raises CheckpointError."""
+    """Return card and model of `arm`, or the delivered one. Raises CheckpointError."""
     if (run_folder / "users").is_dir():
         raise CheckpointError(
             f"{run_folder} holds a model for each hospital: give {run_folder}/users/HOSPITAL."

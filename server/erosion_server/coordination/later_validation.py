@@ -19,7 +19,7 @@ from erosion_server.link import Link
 from erosion_server.output.report import write_report
 from erosion_server.output.run_data import RunData, check_card, read_run
 from erosion_server.run.result import study_as_run
-from erosion_server.run.run_folder import USERS, RunFolder
+from erosion_server.run.run_folder import RunFolder
 
 LOOK_SECONDS = 1.0
 
@@ -53,8 +53,6 @@ def measure_later(
     `at`: hospitals to ask, which the study need not name; none: all that have not measured yet.
     Raises RunError, and LinkError or EnrolmentError for the link.
     """
-    if (folder.path / USERS).is_dir():
-        raise RunError(f"{folder.path} has a model for each hospital: give one of its {USERS}/.")
     run = read_run(folder)
     study = study_to_measure(run, at)
     measured = {name for name, found in run.result.validation.items() if found.metrics is not None}

@@ -71,7 +71,7 @@ class SavedRun:
 
 
 def load_saved_run(run_folder: Path, arm: str | None, weights: Path) -> SavedRun:
-    """Load the model of `arm`, or of the run's last one. Raises CheckpointError and ModelError."""
+    """Load the model of `arm`, or the delivered one. Raises CheckpointError and ModelError."""
     card, model = read_model(run_folder, arm)
     check_card(card, RunFolder(run_folder))
     network = saved_network(card, model, run_folder, weights).eval()

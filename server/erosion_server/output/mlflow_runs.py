@@ -117,6 +117,7 @@ class MlflowRuns:
         for path in (
             *(folder.study, folder.result, folder.report, folder.contributions),
             *(folder.model, folder.model_card),
+            *([folder.finish] if folder.finish.exists() else []),
         ):
             self._client.log_artifact(self._study_run, str(path))
         self._end("FINISHED", "")

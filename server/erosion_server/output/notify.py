@@ -14,7 +14,14 @@ from urllib.parse import urlsplit
 
 from erosion_common.errors import RunError
 from erosion_common.rounds.events import WaitsFor
-from erosion_server.output.events import RunEvent, RunFinished, StudyFailed, StudyStarted
+from erosion_common.study.study import EVERY_USER
+from erosion_server.output.events import (
+    EveryUserFinished,
+    RunEvent,
+    RunFinished,
+    StudyFailed,
+    StudyStarted,
+)
 from erosion_server.output.observers import Observer
 from erosion_server.output.words import printable
 
@@ -50,6 +57,9 @@ class Notify:
         match event:
             case StudyStarted(study):
                 self._study, self._user = study.name, study.user
+            case EveryUserFinished(_, run_folder):
+                self._user = EVERY_USER
+                self._send("finished", f"The report is in {run_folder}.")
             case RunFinished(_, run_folder):
                 self._send("finished", f"The report is in {run_folder}.")
             case StudyFailed(reason):

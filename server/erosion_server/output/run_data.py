@@ -24,7 +24,7 @@ from erosion_server.run.result import (
     verdict,
     words_for_tested,
 )
-from erosion_server.run.run_folder import RunFolder
+from erosion_server.run.run_folder import USERS, RunFolder
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +121,11 @@ class RunData:
 
 def read_run(folder: RunFolder) -> RunData:
     """Return what is in `folder`. Raises StudyError, CheckpointError."""
+    if (folder.path / USERS).is_dir():
+        raise CheckpointError(
+            f"{folder.path} holds a run for each hospital",
+            remedy=f"Give one of them: {folder.path / USERS}/HOSPITAL.",
+        )
     study, begun = load_study(folder.study), read_run_decisions(folder)
     if begun is not None and begun.study != study.digest:
         raise CheckpointError(

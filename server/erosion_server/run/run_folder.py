@@ -41,6 +41,7 @@ class RunFolder:
     witness = FileIn("witness.jsonl")  # the hash of each hospital's own log with every reply
     result = FileIn("result.json")  # the figures and the verdict
     model = FileIn("model.safetensors")  # the delivered arm's final parameters
+    finish = FileIn("finish.safetensors")  # its last layers, where the arm has a finish
     model_card = FileIn("model.json")  # features, scaling, classes and versions: enough to predict
     contributions = FileIn("contributions.csv")  # what every hospital gave
     report = FileIn("report.html")  # for people; written last
