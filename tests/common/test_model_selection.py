@@ -93,6 +93,12 @@ def test_of_equals_the_first_candidate_and_the_fewest_rounds_are_taken() -> None
     assert (choice.settings, choice.rounds) == ({"distance_penalty": 0.1}, 1)
 
 
+def test_an_exact_regression_has_all_rounds_to_end_in() -> None:
+    open_ = make_study(arms={"newton": {}}, selection={"folds": 2})
+    trials = Trials(*[curve(1.0, 0.4, 0.5, 0.5)] * 2)
+    assert choose(open_, "newton", trials).rounds == open_.rounds
+
+
 def test_a_round_that_was_not_measured_in_every_fold_cannot_be_chosen() -> None:
     trials = Trials(curve(1.0, 0.1, 0.5, None), curve(1.0, None, 0.5, 0.1))
     assert choose(study(), "local", trials).rounds == 2

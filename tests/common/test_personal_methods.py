@@ -128,6 +128,11 @@ def test_a_hospital_takes_the_model_that_predicts_its_patients_best() -> None:
     assert along(outcome.delta) == pytest.approx(-4.0 - 1 / (1 + exp(4 * 2.9)))
 
 
+def test_an_optimiser_would_move_the_other_groups_models() -> None:
+    with refused(ValueError, "ifca", "server_optimizer"):
+        small_study(arms={"ifca": {"server_optimizer": "momentum"}})
+
+
 # -- FedALA ----------------------------------------------------------------------------------------
 
 

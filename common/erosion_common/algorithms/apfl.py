@@ -79,10 +79,10 @@ class FedAla(Averaging):
 
     It starts from theta + (common - theta) W, theta being its model after the last training, with a
     W between 0 and 1 for every parameter of `mixed`, and 1 for the others. W follows the gradient
-    of the loss for one pass of mini-batches in each round, ten in the first with a theta. What it
-    trains from there is averaged; the user predicts with its mixture. Use it where FedAvg's model
-    undoes what training here has achieved. Peers mix as well, because what they train from there is
-    the common model.
+    of the loss over the mini-batches of one local training in each round, of ten until it first
+    moves. What it trains from there is averaged; the user predicts with its mixture. Use it where
+    FedAvg's model undoes what training here has achieved. Peers mix as well, because what they
+    train from there is the common model.
     Source: Zhang et al., FedALA: Adaptive Local Aggregation for Personalized Federated Learning,
     2023.
     """

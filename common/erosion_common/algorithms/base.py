@@ -310,6 +310,8 @@ class ArmBase(Settings):
     # what others train on as it comes; what the method bounds itself is not among them
     sends_gradients: ClassVar[bool] = False
     # exact ones, of all patients at once: a site lets them leave, or does not take part
+    ends_by_itself: ClassVar[bool] = False
+    # where more rounds would change nothing: a selection leaves it all rounds of the study
     discloses: ClassVar[str] = ""  # by attachments, in words for a site that reviews the study
 
     algorithm: str = Field(description="The method. Left out: the arm's name.")

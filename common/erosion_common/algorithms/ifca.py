@@ -32,7 +32,8 @@ class Ifca(Averaging):
     predicts. Use it where you expect two or three kinds of hospitals. In place of random starts,
     which a linear model does not survive, the first round is FedAvg's, and groups it by updates:
     the user's is the first centre, each further one the update farthest from all so far. Every
-    hospital gets all models. One more number than an update is sent: which model was chosen.
+    hospital gets all models. One more number than an update is sent: which model was chosen. It
+    takes no `server_optimizer`.
     Source: Ghosh, Chung, Yin, Ramchandran, An Efficient Framework for Clustered Federated Learning,
     2020.
     """
@@ -63,6 +64,12 @@ class Ifca(Averaging):
 
     def personal(self, work: LocalWork) -> Tensor:
         return self._chosen(work)[1]
+
+    def problem_with(self, num_hospitals: int) -> str | None:
+        """Refuse an optimiser: what it adds to the user's step would move the other models, too."""
+        if self.server_optimizer.name == "none":
+            return None
+        return "ifca has several models, and server_optimizer moves one; leave it out"
 
     def attachment_sizes(self, dim: int) -> Mapping[str, int]:
         """Return one number: of the model that was chosen."""

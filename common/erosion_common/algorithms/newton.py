@@ -60,19 +60,20 @@ class Newton(ArmBase):
     of all patients, (sum H_i)^-1 sum H_i s_i. There is no learning rate, and of `[training]`
     nothing is used. Once a step is below `tolerance`, usually after five to seven rounds, the arm
     ends: coefficients, odds ratios and standard errors are those of a pooled analysis (of counts
-    with Pearson's dispersion). Use it where you would have pooled the tables for a regression,
-    with a model of few columns. With `distance_penalty` hospitals lose weight by how far their own
-    Newton step is from the user's,
-    as in `weight_erosion`; then, and with `penalty`, there are no standard errors. A site takes
-    part only if its `limits.min_local_steps` is 1, because what it sends is a gradient. It refuses
-    with fewer than three patients for each coefficient, with several rows of a patient, and where
-    a column or a class has fewer than `limits.min_cell` patients outside its commonest value.
+    with Pearson's dispersion). `[selection]` leaves it all rounds. Use it where you would have
+    pooled the tables for a regression, with a model of few columns. With `distance_penalty`
+    hospitals lose weight by how far their own Newton step is from the user's, as in
+    `weight_erosion`; then, and with `penalty`, there are no standard errors. A site takes part only
+    if its `limits.min_local_steps` is 1, because what it sends is a gradient. It refuses with fewer
+    than three patients for each coefficient, with several rows of a patient, and where a column or
+    a class has fewer than `limits.min_cell` patients outside its commonest value.
     Source: Wu et al., Grid Binary LOgistic REgression (GLORE), 2012; the limit on coefficients:
     DataSHIELD's ds.glm.
     """
 
     measured_attachments: ClassVar[tuple[str, ...]] = (CURVATURE,)
     sends_gradients: ClassVar[bool] = True
+    ends_by_itself: ClassVar[bool] = True
     discloses: ClassVar[str] = (
         "with each update the Hessian of the loss and how well the model fits: sums over all"
         " patients here, which give the exact number of patients, of those with each category, with"

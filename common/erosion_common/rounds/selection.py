@@ -44,7 +44,7 @@ def choose(study: Study, arm: str, run_trial: RunTrial) -> SelectedSettings:
     """Runs an arm's trials and chooses. Raises HopelessError if no trial could be measured."""
     if study.selection is None:
         return SelectedSettings({}, study.rounds, None)
-    loss, tried = study.task.verdict_metric, []
+    loss, tried, all_rounds = study.task.verdict_metric, [], study.arms[arm].ends_by_itself
     for folds in trials(study, arm):
         # One round more than may be chosen: the last one shows what the one before it led to.
         curves = [run_trial(trial, study.rounds + 1) for trial in folds]
@@ -53,6 +53,7 @@ def choose(study: Study, arm: str, run_trial: RunTrial) -> SelectedSettings:
         (loss, candidate, number)
         for candidate, losses in enumerate(tried)
         for number, loss in enumerate(losses, start=1)
+        if number == study.rounds or not all_rounds
     )
     if not isfinite(best):
         raise HopelessError(
