@@ -27,6 +27,7 @@ from erosion_common.protocol.messages import (
     TrainResult,
 )
 from erosion_common.protocol.scaling import pool
+from erosion_common.protocol.wire import Encoder, KnownStudies, decode_evaluate
 from erosion_common.rounds.selection import fold_studies, trials
 from erosion_common.study.study import Study
 from erosion_common.tasks.inputs import TabularTask
@@ -84,6 +85,19 @@ def test_a_round_has_the_learning_rate_of_its_schedule(tmp_path: Path) -> None:
     assert isinstance(fourth, TrainResult)
     assert bool(first.delta.any())
     assert_close(fourth.delta, first.delta / 2)
+
+
+def test_a_final_model_is_tuned_at_the_rate_after_its_arms_last_round(tmp_path: Path) -> None:
+    training = {"steps": 1, "batch_size": 100, "schedule": "inverse_sqrt"}
+    study = make_study(rounds=8, training=training, arms=["fine_tuning"])
+    user = Hospital(user_site(tmp_path, limits={"min_local_steps": 1}))
+
+    def moved(rounds: int) -> torch.Tensor:
+        start, had = torch.zeros(DIM), {"fine_tuning": rounds}
+        sent = Encoder().encode(EvaluateRequest(study, {"fine_tuning": start}, None, rounds=had))
+        return user.evaluate(decode_evaluate(sent, KnownStudies())).personal["fine_tuning"]
+
+    assert_close(moved(3), moved(0) / 2)
 
 
 def test_training_is_that_of_local_sgd_on_all_of_a_peers_patients(tmp_path: Path) -> None:

@@ -332,7 +332,8 @@ def question_hash(request: Request, kept: Mapping[str, Tensor]) -> str:
             for arm, named in request.enclosed.items()
             for name, tensor in named.items()
         }
-        return hash_of({**request.parameters, **tensors, **enclosed}, str(request.scaling))
+        words = str(request.scaling), str(sorted(request.rounds.items()))
+        return hash_of({**request.parameters, **tensors, **enclosed}, *words)
     if request.step in phases.STEPS:
         return ""  # which the sum records note: a resumed round has fresh keys
     values = sorted(item for item in request.values.items() if item[0] != phases.ATTEMPT)

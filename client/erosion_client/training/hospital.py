@@ -533,6 +533,9 @@ class Hospital:
         for arm in request.parameters:
             settings = arm_of(request, arm)
             work = self._work(prepared, request, arm, Moment(study.rounds + 1))
+            # An arm may have had fewer rounds: training for its model goes on at their rate.
+            following = request.rounds.get(arm, study.rounds) + 1
+            work = replace(work, training=study.training.at(following, study.rounds))
             own = personal_parameters(settings, work, study.build_context.layout)
             predictors[arm] = own
             if (known := settings.standard_errors(work)) is not None:

@@ -423,6 +423,7 @@ class EvaluateRequest:
     enclosed: Mapping[str, Mapping[str, Tensor]] = field(default_factory=dict)  # by arm
     most_reply_bytes: int | None = None  # of an honest answer's arrays; the coordinator's to know
     missing_means: tuple[float, ...] | None = None  # the delivered model's, as in EvaluateReply
+    rounds: Mapping[str, int] = field(default_factory=dict)  # by arm, that it had; else the study's
 
 
 @dataclass(frozen=True, slots=True)

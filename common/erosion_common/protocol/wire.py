@@ -42,7 +42,7 @@ from erosion_common.protocol.messages import (
     TrainResult,
 )
 from erosion_common.settings.base import PlainValues, Settings, first_mistake, unknown_names
-from erosion_common.settings.names import Said, Sha256
+from erosion_common.settings.names import Count, Said, Sha256
 from erosion_common.study.study import Study, study_from_values
 from erosion_common.support.software import software_version
 
@@ -135,6 +135,7 @@ class _EvaluateHeader(_StudyHeader):
     scaling: Scaling | None
     run: Said
     missing_means: Numbers | None = None
+    rounds: Annotated[dict[Said, Count], Field(max_length=MAX_ARRAYS)] = Field(default_factory=dict)
 
 
 H = TypeVar("H", bound=Settings)

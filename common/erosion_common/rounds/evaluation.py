@@ -99,7 +99,10 @@ def evaluate_request(
     if finishing := [arm for arm in finals if study.arms[arm].finish != "none"]:
         layers = MOST_LAYERS * (1 + layer_size(study.build_context.layout()))
         most += len(finishing) * most_update_bytes(layers)
-    return EvaluateRequest(study, parameters, scaling, run, enclosed, most_reply_bytes=most)
+    rounds = {arm: state.round for arm, state in finals.items()}
+    return EvaluateRequest(
+        study, parameters, scaling, run, enclosed, most_reply_bytes=most, rounds=rounds
+    )
 
 
 def evaluate_seconds(study: Study, num_training: int) -> float:
