@@ -63,10 +63,9 @@ def test_without_the_user_rounds_are_skipped_and_then_the_run_stops() -> None:
         everybody(study(federation={"max_skipped_rounds": 2}), respond=respond),
         Kept(),
     )
-    with pytest.raises(
-        RunError, match=r"2 rounds in a row were skipped in fedavg.*Try again\. .*quorum"
-    ):
+    with refused(RunError, "fedavg", "Try again", "max_skipped_rounds") as ended:
         study_run(transport, kept, remedy="Try again.")
+    assert "quorum" not in str(ended.value)  # more hospitals would not be the user
     assert [record.outcome for record in kept.records] == ["done", "skipped", "skipped"]
 
 

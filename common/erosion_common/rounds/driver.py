@@ -317,8 +317,7 @@ def _raise_if_hopeless(ctx: RunContext, arm: Arm, num_rounds: int) -> None:
                 remedy="The user's training diverges: begin a new run with a smaller"
                 f" training.learning_rate, or with smaller steps of {arm.name} itself.",
             )
-        raise RunError(
-            what,
-            remedy=f"{ctx.remedy} federation.max_skipped_rounds says how many are too many; with a"
-            " higher federation.quorum a round waits for more hospitals.".lstrip(),
-        )
+        limits = "federation.max_skipped_rounds says how many are too many"
+        if own and own.outcome == "accepted":
+            limits += "; with a higher federation.quorum a round waits for more hospitals"
+        raise RunError(what, remedy=f"{ctx.remedy} {limits}.".lstrip())
