@@ -302,10 +302,11 @@ def test_a_number_of_thousands_of_digits_is_a_value_like_another(tmp_path: Path)
 
 
 def test_a_patients_key_written_in_two_ways_is_one_key(tmp_path: Path) -> None:
-    rows = "id,age,sex,ill\n1.0,40,f,0\n1,50,m,1\n01,60,f,2\ne\u0301,61,f,2\n\xe9,62,f,0\n"
-    found = load(tmp_path, rows, patient="id")
-    assert found.groups.tolist() == [0, 0, 1, 2, 2]
-    assert found.labels.tolist() == ["1.0", "1.0", "01", "e\u0301", "e\u0301"]
+    keys = ["1.0", "1", "01", "e\u0301", "\xe9", "3.1", "3.10"]
+    rows = "".join(f"{key},{age},f,0\n" for age, key in enumerate(keys, 40))
+    found = load(tmp_path, f"id,age,sex,ill\n{rows}", patient="id")
+    assert found.groups.tolist() == [0, 0, 1, 2, 2, 3, 4]
+    assert found.labels.tolist() == ["1.0", "1.0", "01", "e\u0301", "e\u0301", "3.1", "3.10"]
 
 
 @pytest.mark.parametrize(

@@ -249,15 +249,15 @@ def test_an_npz_can_name_the_patient_of_each_image(tmp_path: Path) -> None:
 
 def test_the_patient_of_an_image_can_be_in_its_files_name(tmp_path: Path) -> None:
     (tmp_path / "cat").mkdir()
-    for name in ("p1_left.png", "p1_right.png", "p2_left.png"):
+    for name in ("p1_left.png", "p1_right.png", "p2_left.png", "\xe9_a.png", "e\u0301_b.png"):
         Image.fromarray(np.moveaxis(PIXELS[0], 0, 2)).save(tmp_path / "cat" / name)
     source = ImageFiles(path=tmp_path, patient_pattern="^(.+?)_")
     found = source.read(TASK).patients
     assert found is not None
-    assert found.tolist() == [0, 0, 1]
+    assert found.tolist() == [2, 0, 0, 1, 2]  # é in two forms
     for pattern in ("^([0-9]+)_", "^([0-9]+)?", "^([0-9]*)"):  # the last two: of nobody
         message = problem_of(ImageFiles(path=tmp_path, patient_pattern=pattern))
-        assert says(message, "3 names", "patient_pattern", "p1_left")
+        assert says(message, "5 names", "patient_pattern", "p1_left")
 
 
 @pytest.mark.parametrize(

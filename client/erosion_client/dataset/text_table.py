@@ -75,11 +75,11 @@ class TextColumn:
         return self._as(["" if canonical(text) in missing else text for text in self.texts])
 
     def as_keys(self) -> "TextColumn":
-        """Return the column with texts that are the same code, such as 1 and 1.0, as one."""
+        """Return the column with texts that are the same key as one."""
         if all(text.isascii() and "." not in text for text in self.texts):
             return self
         first: dict[str, str] = {}
-        return self._as([first.setdefault(canonical(text), text) for text in self.texts])
+        return self._as([first.setdefault(key_of(text), text) for text in self.texts])
 
     def _as(self, texts: Sequence[str]) -> "TextColumn":
         """Return the column with other texts, some of which may be equal."""
@@ -87,6 +87,12 @@ class TextColumn:
         position = {text: index for index, text in enumerate(kept)}
         merged = np.array([position[text] for text in texts], dtype=np.int64)
         return TextColumn(tuple(kept), merged[self.codes], frozenset(self.typed) & frozenset(kept))
+
+
+def key_of(text: str) -> str:
+    """Return how a patient's key is compared: 1 and 1.0 are one, 3.1 and 3.10 are two."""
+    code = canonical(text)
+    return text if text.isascii() and "." in code else code
 
 
 class NumberColumn(TextColumn):

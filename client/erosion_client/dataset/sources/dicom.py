@@ -30,7 +30,7 @@ from erosion_client.dataset.sources.labelled_images import (
     fitted_volume,
     read_each,
 )
-from erosion_client.dataset.text_table import hash_of_image
+from erosion_client.dataset.text_table import hash_of_image, key_of
 from erosion_common.errors import DataError
 from erosion_common.tasks.inputs import ImageTask
 
@@ -121,7 +121,7 @@ class DicomImages(ScanFolder):
     def _patient(self, data: "FileDataset") -> str:
         if self.patient is None:
             return ""
-        found = str(data.get(self.patient, "")).strip()
+        found = key_of(str(data.get(self.patient, "")).strip())
         if not found:
             raise UnusableImageError(
                 f"lacks the tag {self.patient}, which identifies patients; name another as patient"

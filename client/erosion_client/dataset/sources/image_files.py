@@ -41,7 +41,7 @@ from erosion_client.dataset.sources.labelled_images import (
     target_names,
 )
 from erosion_client.dataset.task_checks import checked_targets
-from erosion_client.dataset.text_table import hash_of_image, hashes_of_arrays
+from erosion_client.dataset.text_table import hash_of_image, hashes_of_arrays, key_of
 from erosion_common.errors import DataError
 from erosion_common.support.text import some
 from erosion_common.tasks.inputs import ImageTask
@@ -256,7 +256,7 @@ def _read_npz(
     problems = _wrong_shapes(images, dict(zip(targets, columns, strict=True)), task)
     patients = None
     if keys is not None:
-        patients = [str(key).strip() for key in keys.ravel().tolist()]
+        patients = [key_of(str(key).strip()) for key in keys.ravel().tolist()]
         problems += _wrong_patients(source, keys.shape, patients, images)
     read = [
         read_target(list(map(str, values.ravel())), source, column)

@@ -37,7 +37,7 @@ from erosion_client.dataset.sources.data_source import (
 from erosion_client.dataset.sources.file_content import suffix_of
 from erosion_client.dataset.sources.table_file import SUFFIXES, TableFile
 from erosion_client.dataset.task_checks import checked_targets
-from erosion_client.dataset.text_table import hash_of_text
+from erosion_client.dataset.text_table import hash_of_text, key_of
 from erosion_common.errors import DataError
 from erosion_common.settings.names import canonical
 from erosion_common.support.text import some
@@ -507,7 +507,7 @@ def patients_in_names(
         return None
     names = [Path(place).name for place in places]
     found = [re.search(pattern, name) for name in names]
-    keys = ["" if match is None else match.group(1) or "" for match in found]
+    keys = ["" if match is None else key_of(match.group(1) or "") for match in found]
     unnamed = [name for name, key in zip(names, keys, strict=True) if not key]
     if unnamed:
         problem = (
