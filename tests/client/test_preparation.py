@@ -1,21 +1,26 @@
 """A site file's declarations about a table, right and wrong."""
 
 import sqlite3
+from collections import Counter
+from collections.abc import Iterator
 from contextlib import closing
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 import pytest
 from pydantic import TypeAdapter
 
+from erosion_client.dataset.column_values import ArrowTexts
 from erosion_client.dataset.load import load_patients, table_source
 from erosion_client.dataset.local_dataset import LocalDataset
 from erosion_client.dataset.sources import AnySource
 from erosion_client.dataset.sources.data_source import DataSource, TableSource
+from erosion_client.dataset.sources.table_file import TableFile
 from erosion_client.site_file import load_site
 from erosion_common.errors import DataError
 from erosion_common.program.command_line import main
@@ -281,6 +286,24 @@ def test_a_patients_rows_become_one_whatever_the_source(
     assert [float(text) if text else None for text in values(source, "lactate")] == lactate
     assert values(source, "pid") == ["7", "3"]
     assert [float(text) for text in values(source, "dead")] == [1, 0]
+
+
+def test_joining_goes_through_the_texts_a_few_times(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times, each = Counter[str](), ArrowTexts.__iter__
+
+    def counted(texts: ArrowTexts) -> Iterator[str]:
+        times["through"] += 1
+        return each(texts)
+
+    monkeypatch.setattr(ArrowTexts, "__iter__", counted)
+    columns = {"pid": [number // 2 for number in range(400)], "x": [0.5 + n for n in range(400)]}
+    pyarrow.parquet.write_table(pa.table(columns), tmp_path / "a.parquet")
+    keys = {"path": tmp_path / "a.parquet", "patient": "pid", "rows": {"take": "max"}}
+    table = TableFile.model_validate(keys)
+    assert table.read(["x"]).columns["x"].written == ()
+    assert times["through"] < 20
 
 
 def test_what_means_not_known_is_passed_over(tmp_path: Path) -> None:

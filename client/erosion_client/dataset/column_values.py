@@ -255,6 +255,9 @@ class ArrowTexts(Sequence[str]):
         for start in range(0, len(self), _AT_ONCE):
             yield from self._values[start : start + _AT_ONCE].to_pylist()
 
+    def __contains__(self, text: object) -> bool:
+        return text in self._known
+
     def __getitem__(self, index: Any) -> Any:
         return self._texts[index]
 
@@ -276,6 +279,10 @@ class ArrowTexts(Sequence[str]):
     @cached_property
     def _texts(self) -> tuple[str, ...]:
         return tuple(self)
+
+    @cached_property
+    def _known(self) -> frozenset[str]:
+        return frozenset(self)
 
 
 def taken(values: pa.Array, places: NDArray[np.int64]) -> pa.Array:
