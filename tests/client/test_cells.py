@@ -283,10 +283,14 @@ def test_counts_of_the_data_are_neither_averaged_nor_subtracted() -> None:
     assert first.data_counts(more, normal(64, 30)[:, None], np.arange(64), None) != told
 
 
-def test_sets_of_patients_are_a_budget() -> None:
-    cells = DisclosureControl(site(budget={"sets": 2}), SECRET)
+@pytest.mark.parametrize("other_name", ["x", "lab_7"])
+def test_sets_of_patients_are_a_budget(other_name: str) -> None:
+    """The hospital calls the study's x lab_7."""
+    limited = site(budget={"sets": 2})
+    data = limited.data.model_copy(update={"columns": {"x": "lab_7"}})
+    cells = DisclosureControl(limited.model_copy(update={"data": data}), SECRET)
     told(cells, normal(60))
-    told(cells, normal(60, seed=1))
+    cells.column(other_name, normal(60, seed=1), one_each(normal(60)))
     words = "of x have left for 2 different sets of patients; budget.sets = 2. Ask the hosp"
     with raises(Refusal, words):
         told(cells, normal(60, seed=2))

@@ -219,18 +219,26 @@ class DisclosureControl:
         return kinds
 
     def column(
-        self, name: str, values: NDArray[np.float64], groups: Groups, *, is_disclosed: bool = True
+        self,
+        name: str,
+        values: NDArray[np.float64],
+        groups: Groups,
+        *,
+        term: str = "",
+        is_disclosed: bool = True,
     ) -> ColumnFigures:
-        """Return the figures of a number column (n,), NaN where one is missing.
+        """Return the figures of a number column (n,), or a `term` of it, NaN where one is missing.
 
         With several rows, a patient counts with the mean of its values. Figures that do not leave
         are rounded alike, but from just these patients, and are not remembered.
         """
+        of_term = f", {term}" if term else ""
+        called, label = name + of_term, self._local_name(name) + of_term  # one, under every name
         known = ~np.isnan(values)
         patients = patient_hashes(values[known], groups[known], self._keys)
 
         def compute() -> ColumnFigures:
-            of = f"{name}/{self._name_of(patients)}"
+            of = f"{called}/{self._name_of(patients)}"
             _, places = np.unique(groups[known], return_inverse=True)
             means = np.bincount(places, weights=values[known]) / np.bincount(places)
             return column_figures(means, self.cell, self._secret, of)
@@ -238,7 +246,12 @@ class DisclosureControl:
         if not is_disclosed:
             return compute()
         told = self._table.disclose(
-            {COLUMN: patients}, name, self.cell, self._most, lambda: compute().model_dump_json()
+            {COLUMN: patients},
+            label,
+            self.cell,
+            self._most,
+            lambda: compute().model_dump_json(),
+            called=called,
         )
         try:
             return ColumnFigures.model_validate_json(told)
@@ -275,7 +288,7 @@ class DisclosureControl:
             told = rounded_parts(counts, self.cell, at)
             return json.dumps(told | {text: told[what] for what, text in (texts or {}).items()})
 
-        told = self._table.disclose(kinds, name, self.cell, self._most, compute)
+        told = self._table.disclose(kinds, column, self.cell, self._most, compute, called=name)
         try:
             known = {str(what): int(count) for what, count in json.loads(told).items()}
         except (ValueError, TypeError, AttributeError, RecursionError):
@@ -297,9 +310,13 @@ class DisclosureControl:
                         if term.code is not None:  # how many have which category is private
                             sums.append((0, 0.0, 0.0))
                             continue
-                        name = f"{feature.name}, {term.label}" if term.label else feature.name
-                        of_term = term_values(term, inner)
-                        told = self.column(name, of_term, groups, is_disclosed=is_disclosed)
+                        told = self.column(
+                            feature.name,
+                            term_values(term, inner),
+                            groups,
+                            term=term.label,
+                            is_disclosed=is_disclosed,
+                        )
                         sums.append(sums_of(told))
         sums += [(0, 0.0, 0.0)] * len(task.products())
         counts, totals, squares = zip(*sums, strict=True)

@@ -206,12 +206,14 @@ class DisclosureTable(RecordsTable):
         cell: int,
         most: int,
         compute: Callable[[], str],
+        *,
+        called: str = "",
     ) -> str:
         """Return the figures of a set of patients: an earlier set's where the two nearly agree.
 
         `kinds`: the patients by each kind of hash, the first before the next; with `label` they
         identify the figures. Raises Refusal where `most` sets were disclosed under this label
-        already.
+        already; `called`: what the study calls it.
         """
         sketches = {kind: sketch_of(patients) for kind, patients in kinds.items()}
         with self.transaction():
@@ -225,7 +227,7 @@ class DisclosureTable(RecordsTable):
                 figures = next(iter(near.values())).figures
             elif max(labels.count(label) for labels, _, _ in told.values()) >= most:
                 raise Refusal(
-                    f"Figures of {label} have left for {most} different sets of patients;"
+                    f"Figures of {called} have left for {most} different sets of patients;"
                     f" budget.sets = {most}",
                     remedy="Ask the hospital to raise it in its site file.",
                 )
