@@ -394,6 +394,7 @@ def test_a_comment_is_no_change(file: Path, records: Records) -> None:
         ("within_limits", "always", "approval.automatic = 'always'"),
         ("[approval]", "[approval", "not valid TOML"),
         ("[compute]", '[compute]\ndevice = "cuda:77"', "compute.device = 'cuda:77'"),
+        ("[compute]", '[compute]\naccount = "other"', "compute.account: start `erosion client`"),
     ],
 )
 def test_an_unusable_site_file(file: Path, records: Records, old: str, new: str, said: str) -> None:

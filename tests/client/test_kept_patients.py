@@ -204,11 +204,15 @@ def test_no_run_tests_patients_whom_it_trained_on(tmp_path: Path, change: str) -
         restarted.train(replace(request, round=2))
 
 
-def test_each_of_two_studies_at_once_knows_its_patients_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("runs", [("one", "other"), ("run", "run")])
+def test_each_of_two_studies_at_once_knows_its_patients_again(
+    tmp_path: Path, runs: tuple[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
     """The other one's are read last, before either trains."""
     site = make_site(tmp_path, twenty_patients(), compute={"state": tmp_path / "state"})
     own, other = make_study(), make_study(user="b", name="other", seed=9)
-    both = [TrainRequest(of, "fedavg", 1, torch.zeros(6), None, of.name) for of in (own, other)]
+    asked = zip((own, other), runs, strict=True)
+    both = [TrainRequest(of, "fedavg", 1, torch.zeros(6), None, run) for of, run in asked]
     hospital = Hospital(site)
     for request in both:
         hospital.describe(request.study, request.run)
@@ -217,6 +221,9 @@ def test_each_of_two_studies_at_once_knows_its_patients_again(tmp_path: Path) ->
     (tmp_path / "a.csv").write_text(twenty_patients(older=5))
     with raises(Refusal, "changed", "since", "new run"):
         Hospital(site).train(replace(both[0], round=2))
+    assert "changed since" not in caplog.text
+    Hospital(site).train(replace(both[1], round=2))  # the user's site is another
+    assert "changed since" in caplog.text
 
 
 @pytest.mark.parametrize("query", [None, "SELECT * FROM a"])

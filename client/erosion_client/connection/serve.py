@@ -146,7 +146,7 @@ STOP_SECONDS = 10.0  # for the sites of a program that is stopped
 SETTLED_SECONDS = 0.5  # for which a changed file must stay the same: half of one may be readable
 MOST_LOOKS = 20  # for a file that keeps changing
 # Fixed while the program runs: its name, its log, and the place of its records.
-_KEPT = ("name", "coordinator.address", "records", "log", "compute.state")
+_KEPT = ("name", "coordinator.address", "records", "log", "compute.state", "compute.account")
 
 
 class RunningSite:

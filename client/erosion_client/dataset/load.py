@@ -265,7 +265,7 @@ class KeptPatients:
         self._patients: Patients | None = None
         self._seen = ""  # the part of the patients that was read
         self._run: str | None = None  # run that has them; None: none
-        self._begun: set[str] = set()  # runs whose first patients are noted
+        self._begun: set[str] = set()  # places where a run's first patients are noted
 
     def of(self, study: Study, run: str | None = "") -> Patients:
         """Return the patients as the study sees them. Raises DataError as `load_patients` does.
@@ -291,12 +291,12 @@ class KeptPatients:
 
         `patients`: its own; those of another study may have been read since.
         """
-        if not run or self._state is None or run in self._begun:
-            return
         place = _place(study, run)
+        if not run or self._state is None or place.study in self._begun:
+            return
         if self._state.last(place, _BEGUN) is None:
             self._state.keep(place, _BEGUN, {}, {"patients": _fingerprint(patients)})
-        self._begun.add(run)
+        self._begun.add(place.study)
 
     def _read(self, study: Study, *, keep: bool) -> Patients:
         """Return current data, or earlier ones where these cannot have changed."""
