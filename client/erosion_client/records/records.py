@@ -75,10 +75,10 @@ class Records(PrivateDatabase):
                 " folder away: the site starts with no approvals and budgets.",
             )
 
-    def log_was_read_to(self, log: Path) -> int:
-        """Return the last line of this log that these records were compared with; 0: none."""
+    def log_was_read_to(self, log: Path) -> tuple[bool, int]:
+        """Return whether these records were compared with this log, and with lines up to which."""
         found = self.execute("select line from log_read where log = ?", (_log_name(log),))
-        return int(found[0][0]) if found else 0
+        return bool(found), int(found[0][0]) if found else 0
 
     def note_log_read(self, log: Path, line: int) -> None:
         """Note that the log was read up to this line."""

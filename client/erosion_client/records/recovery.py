@@ -45,9 +45,9 @@ class Recovered:
 
 def recover(records: Records, coordinator: str, dataset: str, log: Path) -> Recovered:
     """Add what the log has since it was last read. Raises SiteError."""
-    read_to = records.log_was_read_to(log)
-    last = last_number(log)
-    is_older = last < read_to or (not last and records.answers.keys())
+    is_known, read_to = records.log_was_read_to(log)
+    last, asked_by = last_number(log), {each for each, _ in records.answers.pairs()}
+    is_older = last < read_to or (is_known and not last and coordinator in asked_by)
     if is_older or not _has_last_head(log):
         logger.warning(
             "%s ends with line %d, and %s knows of more that was sent: the log was restored from an"
@@ -57,25 +57,29 @@ def recover(records: Records, coordinator: str, dataset: str, log: Path) -> Reco
             last,
             records.path if is_older else log.parent / STATUS_NAME,
         )
-    for lacking in records.forgotten(log.parent / STATUS_NAME):
-        logger.warning("%s", lacking)
-    answers: set[Answer] = set()
+    for forgotten in records.forgotten(log.parent / STATUS_NAME):
+        logger.warning("%s", forgotten)
+    answers: dict[str, set[Answer]] = {}  # by data set
     releases: list[Release] = []
     sealed: Counter[tuple[RoundPlace, str]] = Counter()
     for entry in entries_since(log, read_to):
         read_to = entry.number
-        if entry.error is not None or entry.dataset not in ("", dataset):
+        if entry.error is not None:
             continue
-        answers.update(_answer_of(entry))
-        releases += _release_of(entry, dataset)
+        of = entry.dataset or dataset
+        for answer in _answer_of(entry):
+            answers.setdefault(of, set()).add(answer)
+        releases += _release_of(entry, of)
         sealed.update(_leg_of(entry))
     with records.transaction():
-        if answers:
-            known = records.answers.keys()
-            answers = {answer for answer in answers if answer.key not in known}
-        records.answers.recover((coordinator, dataset), _with_origins(records, answers))
+        known = records.answers.keys() if answers else set()
+        num_answers = 0
+        for of, each in answers.items():
+            lacking = {answer for answer in each if answer.key not in known}
+            records.answers.recover((coordinator, of), _with_origins(records, lacking))
+            num_answers += len(lacking)
         recovered = Recovered(
-            answers=len(answers),
+            answers=num_answers,
             releases=records.privacy.recover(releases),
             sealed_rounds=records.sums.recover(sealed),
         )
