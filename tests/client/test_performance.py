@@ -435,6 +435,18 @@ def test_a_column_without_a_weight_has_no_importance(dataset: LocalDataset) -> N
     assert doubled == [first, second]
 
 
+def test_of_many_rows_drawn_ones_are_tried(
+    dataset: LocalDataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A table may be sorted by the outcome."""
+    monkeypatch.setattr(explanation, "MOST_TRIED", 40)
+    grown = permuted_losses(dataset, parameters(), None, "fedavg")
+    assert grown is not None
+    places = np.flatnonzero(np.isfinite(grown).all(axis=1))
+    assert len(places) == 40
+    assert places[-1] > 80
+
+
 def as_scikit_learn_has_it(weights: torch.Tensor) -> LogisticRegression:
     """The same model of scaled inputs."""
     fit = LogisticRegression().fit(np.array([[0.0, 0], [1, 1]]), np.array([0, 1]))

@@ -87,10 +87,9 @@ def permuted_losses(
     patients, outcomes = dataset.test_patients, dataset.tested_outcomes
     if len(test.inputs) < 2:
         return None
-    last = np.unique(patients)[: _number_tried(patients)][-1]
-    tried = np.flatnonzero(patients <= last)  # whole patients
+    tried = _tried(dataset, patients)
+    of_tried = np.isin(np.unique(patients), patients[tried])  # (patients,)
     rows, patients = test.inputs[torch.from_numpy(tried)], patients[tried]
-    num_tried = len(np.unique(patients))
     generator = np.random.default_rng(dataset.seed("permutations"))
     orders = [torch.from_numpy(generator.permutation(len(rows))) for _ in range(PERMUTATIONS)]
 
@@ -99,7 +98,7 @@ def permuted_losses(
         predicted = predicted_by(task, dataset.model, predictor, inputs).cpu().numpy()
         each = task.usable(predicted).reshape(-1, len(rows), predicted.shape[-1])
         found = [
-            task.patient_losses(task.predictions_of_patients(one, patients), outcomes[:num_tried])
+            task.patient_losses(task.predictions_of_patients(one, patients), outcomes[of_tried])
             for one in each
         ]
         mean: Floats = np.mean(found, axis=0)
@@ -107,11 +106,11 @@ def permuted_losses(
 
     whole, farthest = losses(rows), _farthest(dataset.scaling(scaling, arm))
     grown = np.full((len(outcomes), len(task.features)), np.nan)
-    grown[:num_tried] = 0.0
+    grown[of_tried] = 0.0
     for number, (_, columns) in enumerate(islice(_places(task), MOST_COLUMNS)):
         changed = rows.repeat(PERMUTATIONS, 1)
         changed[:, columns] = torch.cat([rows[order][:, columns] for order in orders])
-        grown[:num_tried, number] = losses(multiply(task, changed, farthest)) - whole
+        grown[of_tried, number] = losses(multiply(task, changed, farthest)) - whole
     return grown
 
 
@@ -119,10 +118,16 @@ def _farthest(scaling: Scaling | None) -> float:
     return np.inf if scaling is None else CUT.deviations
 
 
-def _number_tried(patients: NDArray[np.int64]) -> int:
-    """Return how many patients, the first ones, have at most MOST_TRIED rows together."""
-    rows = np.cumsum(np.unique(patients, return_counts=True)[1])
-    return max(2, int((rows <= MOST_TRIED).sum()))
+def _tried(dataset: LocalDataset, patients: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the rows (n,) of patients, drawn, with at most MOST_TRIED of them: tables are sorted.
+
+    A patient's lot is the same in every fold.
+    """
+    numbers, rows = np.unique(patients, return_counts=True)
+    generator = np.random.default_rng(dataset.seed("tried"))
+    order = np.argsort(generator.random(dataset.patients.num_patients)[numbers])
+    most = max(2, int((np.cumsum(rows[order]) <= MOST_TRIED).sum()))
+    return np.flatnonzero(np.isin(patients, numbers[order[:most]]))
 
 
 def importance(dataset: LocalDataset, grown: Floats) -> list[Importance]:
@@ -157,7 +162,8 @@ def dependence(
         return
     training, _ = dataset.parts(scaling, arm)
     scaled_by = dataset.scaling(scaling, arm)
-    inputs, patients = training.inputs[:MOST_TRIED], dataset.training_patients[:MOST_TRIED].numpy()
+    tried = torch.from_numpy(_tried(dataset, dataset.patients.groups[dataset.split.training]))
+    inputs, patients = training.inputs[tried], dataset.training_patients[tried].numpy()
     places, features = dict(_places(task)), {each.name: each for each in task.features}
     described = _described(dataset)
 
