@@ -469,12 +469,15 @@ def test_runs_are_counted_for_each_user(tmp_path: Path, records: Records) -> Non
     whole = study(user="all", hospitals=names)
     approve(records, whole)
     consent = Consent(limited, records, "c")
-    for run in ("r1", "r2"):
-        for user in names:
-            part = whole.for_user(user)
+    for user in names:
+        part = whole.for_user(user)
+        for run in ("r1", "r2"):
             consent.check_run(part, f"{run}.{user}")
             consent.authorise(request(part, run=f"{run}.{user}"))
-    further, refused = whole.for_user("a"), "12 runs of this study…budget.runs_per_study = 2"
+        for run in ("r3", "r1.a" if user != "a" else "r4"):  # by whatever name
+            with raises(Refusal, f"2 runs of this study…for {user}"):
+                consent.authorise(request(part, run=run))
+    further, refused = whole.for_user("a"), "2 runs of this study…budget.runs_per_study = 2"
     with raises(Refusal, refused):
         consent.check_run(further, "r3.a")
     with raises(Refusal, refused):

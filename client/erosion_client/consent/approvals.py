@@ -153,15 +153,26 @@ def too_many_approved(site: Site, records: Records) -> str | None:
 
 
 def no_run_left(
-    site: Site, records: Records, key: tuple[str, str], digest: str, run: str = ""
+    site: Site,
+    records: Records,
+    key: tuple[str, str],
+    digest: str,
+    run: str = "",
+    user: str | None = None,
 ) -> str | None:
     """Return why no further run of the approved study with this digest is answered, or None.
 
-    `key`: the coordinator and the data set; `run`: one that may be known already.
+    `key`: the coordinator and the data set; `run`: one that may be known already, for the `user`.
     """
-    if records.answers.has_run(key, digest, run):
+    table, most = records.answers, site.budget.runs_per_study
+    if user is not None and not table.is_answered_for(key, digest, run, user):
+        number = table.num_runs_for(key, digest, user)
+        if number >= most:
+            known = f"{number} runs of this study were answered for {user}"
+            return f"{known} (budget.runs_per_study = {most})"
+    if table.has_run(key, digest, run):
         return None
-    runs, most = records.answers.runs(key, digest), site.budget.runs_per_study
+    runs = table.runs(key, digest)
     if len(runs) < most:
         return None
     entry = records.studies.get(digest)

@@ -94,7 +94,7 @@ class Consent:
         approved = self.check(study)
         if run is None or self._records.answers.has_run(self._key, approved, run):
             return
-        self._refuse(no_run_left(self._site, self._records, self._key, approved, run))
+        self._refuse(no_run_left(self._site, self._records, self._key, approved, run, study.user))
         used = self._records.answers.used(self._key)
         self._refuse(*lacking(self._site.budget, used, needs_of(self._site, study)))
 
@@ -231,11 +231,11 @@ class Consent:
         self.is_repeated = table.question(self._key, answer) is not None
         if not self.is_repeated:
             self._check_kept(request, kept_to)
-            self._check_budgets(answer)
+            self._check_budgets(answer, study.user)
             # Settings are chosen once a run: each further choice would have its own rounds.
             is_left_out = study.validation is not None and study.validation.is_left_out
             is_part = study.fold is not None or is_left_out
-            if not is_part and not table.choose(self._key, answer, study.user):
+            if not table.choose(self._key, answer, study.user, is_part=is_part):
                 raise RunOver(
                     f"{self._site.name} answers this run of study {study.name!r} with the settings"
                     " that were chosen first, and not with others: start a new run."
@@ -259,9 +259,10 @@ class Consent:
                     " in its site file): start a new run."
                 )
 
-    def _check_budgets(self, answer: Answer) -> None:
+    def _check_budgets(self, answer: Answer, user: str) -> None:
         used, is_round = self._records.answers.used(self._key), answer.round > 0 or answer.is_fold
-        self._refuse(no_run_left(self._site, self._records, self._key, answer.study, answer.run))
+        which = self._key, answer.study, answer.run, user
+        self._refuse(no_run_left(self._site, self._records, *which))
         if not (is_round and self._records.answers.steps(self._key, answer)):
             needs = Needs(runs=0, rounds=int(is_round), evaluations=int(not is_round))
             self._refuse(*lacking(self._site.budget, used, needs))

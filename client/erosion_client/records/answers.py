@@ -101,6 +101,7 @@ def now() -> str:
 FINAL_FIGURES = "evaluate"  # the step of an answer with the final figures
 
 
+_CHOSEN = "coordinator = ? and dataset = ? and study = ? and run = ? and user = ?"
 _THIS = (
     "coordinator = ? and dataset = ? and run = ? and variant = ? and arm = ? and round = ?"
     " and step = ?"
@@ -207,21 +208,31 @@ class AnswerTable(RecordsTable):
         """Return the keys of all answers, to every coordinator."""
         return {*self._file.execute("select run, variant, arm, round, step from answers")}
 
-    def choose(self, key: Key, answer: Answer, user: str) -> bool:
-        """Note durably that a run has the settings of `answer`'s variant for this user.
+    def choose(self, key: Key, answer: Answer, user: str, *, is_part: bool) -> bool:
+        """Note durably that a run is answered for this user, with the settings of the variant.
 
-        Returns whether they are those that it had before, or the first.
+        Returns whether they are those that it had before, or the first. `is_part`: it has none.
         """
-        which = (*key, answer.study, answer.run, user)
-        self._file.execute(
-            "insert or ignore into chosen values (?,?,?,?,?,?)", (*which, answer.variant)
+        which, variant = (*key, answer.study, answer.run, user), "" if is_part else answer.variant
+        self._file.execute("insert or ignore into chosen values (?,?,?,?,?,?)", (*which, variant))
+        ((known,),) = self._file.execute(f"select variant from chosen where {_CHOSEN}", which)
+        if not known and variant:
+            self._file.execute(f"update chosen set variant = ? where {_CHOSEN}", (variant, *which))
+        return is_part or known in ("", variant)
+
+    def is_answered_for(self, key: Key, study: str, run: str, user: str) -> bool:
+        """Return whether that run of the study was answered for this user."""
+        asked = f"select 1 from chosen where {_CHOSEN}"
+        return bool(self._file.execute(asked, (*key, study, run, user)))
+
+    def num_runs_for(self, key: Key, study: str, user: str) -> int:
+        """Return how many runs of one study were answered for this user."""
+        ((number,),) = self._file.execute(
+            "select count(*) from chosen where coordinator = ? and dataset = ? and study = ?"
+            " and user = ?",
+            (*key, study, user),
         )
-        ((known,),) = self._file.execute(
-            "select variant from chosen where coordinator = ? and dataset = ? and study = ?"
-            " and run = ? and user = ?",
-            which,
-        )
-        return bool(known == answer.variant)
+        return int(number)
 
     def note_kept(self, key: Key, variant: str, run: str, arm: str, to: tuple[int, int]) -> None:
         """Note that the site keeps state of an arm up to that (round, exchange).
