@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -167,13 +168,14 @@ def test_the_models_delivered_are_those_of_a_run_on_all_patients(tmp_path: Path)
 
 def test_who_was_missing_in_the_folds_is_told_with_the_figures(tmp_path: Path) -> None:
     outcome = simulate(study(), hospitals(tmp_path))
+    assert len(outcome.in_folds) == 4 * 2 * 2 * 3
     assert result_of(outcome, "", 0.0).absent == ()
     accepted, away = HospitalRecord("accepted"), HospitalRecord("absent", "slow", left_out="slow")
     in_folds = [
         RoundRecord("personal_intercept", number, "done", "", {"a": accepted, "b": away})
         for number in (1, 2)
     ]
-    (absent,) = result_of(outcome, "", 0.0, in_folds).absent
+    (absent,) = result_of(replace(outcome, in_folds=in_folds), "", 0.0).absent
     assert (absent.hospital, absent.everywhere) == ("b", False)
     assert absent.rounds == {"personal_intercept": 2}
     assert absent.left_out == {"slow": 2}

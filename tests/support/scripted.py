@@ -249,6 +249,9 @@ class Kept(Store):
     def finished_folds(self) -> Sequence[Curves]:
         return list(self.folds)
 
+    def rounds_in_folds(self) -> Sequence[RoundRecord]:
+        return self.trials
+
     def of_fold(self, number: int) -> "Kept":
         return self.in_folds.setdefault(number, Kept(parent=self))
 

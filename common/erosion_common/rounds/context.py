@@ -33,9 +33,12 @@ class Decisions:
 
 
 class Store:
-    """Keeps nothing: a simulation's. Subclasses' calls are durable when they return."""
+    """A simulation's: keeps the rounds of folds. Subclasses' calls are durable when they return."""
 
     keeps_states: ClassVar[bool] = False  # as `earlier` returns them
+
+    def __init__(self) -> None:
+        self._in_folds: list[RoundRecord] = []
 
     def decisions(self) -> Decisions | None:
         """Returns what an earlier start of this run settled, if there was one."""
@@ -58,10 +61,16 @@ class Store:
 
     def keep_round(self, study: Study, state: RunState, record: RoundRecord) -> None:
         """Keeps a finished round: its record first, then the state after it."""
+        if study.evaluation_fold is not None:
+            self._in_folds.append(record)
 
     def finished_folds(self) -> Sequence[Curves]:
         """Returns the finished folds or trials, in order."""
         return ()
+
+    def rounds_in_folds(self) -> Sequence[RoundRecord]:
+        """Returns the rounds of a cross-fitted evaluation."""
+        return self._in_folds
 
     def of_fold(self, number: int) -> Self:
         """Returns the store of the fold or trial that follows `number` finished ones."""

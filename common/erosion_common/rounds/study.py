@@ -4,7 +4,7 @@ run_study   who is here -> data check and scaling -> trials -> folds -> every ar
             -> the delivered model at other hospitals, where the study asks for that
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import count
@@ -45,6 +45,7 @@ class StudyOutcome:
     study: Study  # as it was run: nothing is left to be selected
     finals: Mapping[str, RunState]  # by arm
     records: Mapping[str, list[RoundRecord]]  # by arm
+    in_folds: Sequence[RoundRecord]  # the rounds of a cross-fitted evaluation
     evaluated: EvaluateResult
     choices: Mapping[str, SelectedSettings]  # by arm
     data_check: DataCheck
@@ -108,8 +109,9 @@ def run_study(ctx: RunContext) -> StudyOutcome:
         if member.summary is not None and name in decisions.data_check.compared
     }
     validated = validate(ctx, finals, records, evaluated, rounds)
+    in_folds = () if ctx.study.evaluation.folds is None else ctx.store.rounds_in_folds()
     return StudyOutcome(
-        ctx.study, finals, records, evaluated, choices, compared, summaries, validated
+        ctx.study, finals, records, in_folds, evaluated, choices, compared, summaries, validated
     )
 
 

@@ -1,6 +1,6 @@
 """What a run ends with: its result, and the files of its folder."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import chain
 from statistics import median
 
@@ -24,13 +24,8 @@ from erosion_server.run.run_folder import RunFolder
 MOST_DESCRIBED = 12  # hospitals with their columns in a result
 
 
-def result_of(
-    outcome: StudyOutcome, started: str, seconds: float, in_folds: Sequence[RoundRecord] = ()
-) -> Result:
-    """Return the figures and the verdict. `started`: ISO 8601, UTC; `seconds`: of this start alone.
-
-    `in_folds`: the rounds of a cross-fitted evaluation, which the figures come from.
-    """
+def result_of(outcome: StudyOutcome, started: str, seconds: float) -> Result:
+    """Return the figures and the verdict. `started`: ISO 8601, UTC; `seconds`: of this start."""
     study, evaluation = outcome.study, outcome.evaluated.header
     arms = {
         arm: results.ArmResult(
@@ -76,11 +71,13 @@ def result_of(
             study.hospitals,
             study.user,
             {
-                arm: [*(record for record in in_folds if record.arm == arm), *final]
+                arm: [*(record for record in outcome.in_folds if record.arm == arm), *final]
                 for arm, final in outcome.records.items()
             },
         ),
-        recounts=findings.recounts([*in_folds, *chain.from_iterable(outcome.records.values())]),
+        recounts=findings.recounts(
+            [*outcome.in_folds, *chain.from_iterable(outcome.records.values())]
+        ),
         privacy=findings.privacy_spent(study, outcome.records),
         peak_megabytes=peak_megabytes() or 0.0,
         cross_fitting=None if folds is None else results.CrossFitting(folds=folds, repeats=repeats),

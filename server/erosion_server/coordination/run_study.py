@@ -331,8 +331,7 @@ def run_for_user(
             strategy.start(grid)
         finally:
             channel.close()
-    in_folds = [] if ctx.study.evaluation.folds is None else kept.rounds_in_folds()
-    result = result_of(strategy.outcome, kept.started, time.monotonic() - clock, in_folds)
+    result = result_of(strategy.outcome, kept.started, time.monotonic() - clock)
     result = result.model_copy(update={"resumed": kept.is_resumed})
     write(folder, result, strategy.outcome)
     return result
