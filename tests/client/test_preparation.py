@@ -313,6 +313,20 @@ def test_what_means_not_known_is_passed_over(tmp_path: Path) -> None:
     assert values(source_of("csv", tmp_path, **mapped, **first), "lactate")[0] == "8.0"
 
 
+@pytest.mark.parametrize(
+    ("less", "more", "thousands"), [("1,5", "2,5", None), ("1.250", "1.300,5", ".")]
+)
+def test_dates_say_nothing_of_how_numbers_are_written(
+    tmp_path: Path, less: str, more: str, thousands: str | None
+) -> None:
+    rows = f"1.1;01.02.1950;{less}\n1.1;01.02.1950;{more}\n"
+    (tmp_path / "a.csv").write_text(f"pid;born;acid\n{rows}")
+    keys = {"path": tmp_path / "a.csv", "patient": "pid", "rows": {"columns": {"acid": "max"}}}
+    table = TableFile.model_validate({**keys, "thousands": thousands})
+    columns = table.read(["pid", "born", "acid"]).columns
+    assert [*columns["acid"].texts] == [more]
+
+
 def test_what_rows_cannot_be_joined_by_is_named(tmp_path: Path) -> None:
     of_words = source_of("csv", tmp_path, rows={"columns": {"sex": "mean"}})
     with raises(DataError, "column sex", "'f'", "line 2"):

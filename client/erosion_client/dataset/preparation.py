@@ -262,18 +262,23 @@ def joined(
     order = np.argsort(first_rows)
     patients = np.argsort(order)[groups]  # (n,) from 0, in the order of the first rows
     starts = first_rows[order]
+    as_they_are = patient, rows.event_column
+    rules: dict[str, Rule] = {
+        name: "first" if name in as_they_are else rows.columns.get(name, rows.take)
+        for name in table.columns
+    }
     if decimal is None:
-        decimal = found_decimal(t for c in table.columns.values() for t in c.written)
+        compared = (table.columns[n] for n, rule in rules.items() if rule not in ("first", "last"))
+        decimal = found_decimal(text for column in compared for text in column.written)
     marks = NumberMarks(decimal, thousands)
     columns = {}
     for name, column in table.columns.items():
         values = meant.get(name, {})
         known = np.array([not _is_missing(text, values) for text in column.texts])[column.codes]
         known &= _of_event(table, rows, name)
-        rule = rows.columns.get(name, rows.take)
-        if name in (patient, rows.event_column):
-            rule, known = "first", np.ones(table.num_rows, dtype=bool)
-        used, numbers = np.flatnonzero(known), None
+        if name in as_they_are:
+            known = np.ones(table.num_rows, dtype=bool)
+        rule, used, numbers = rules[name], np.flatnonzero(known), None
         if rule not in ("first", "last"):
             numbers = _numbers(table, name, column, used, marks, values)
         columns[name] = _taken(column, rule, used, patients, len(starts), numbers)

@@ -105,10 +105,8 @@ def columns_of(
 
 def decimal_mark(table: TextTable, task: TabularTask, source: TableSource) -> DecimalMark:
     """Return the site file's decimal mark, or else the one that the study's numbers show."""
-    if source.decimal is not None:
-        return source.decimal
-    if source.thousands in (".", ","):
-        return "," if source.thousands == "." else "."
+    if source.stated_decimal is not None:
+        return source.stated_decimal
     numbers = [*task.features, *task.target_columns]
     names = [source.local_name(n.name) for n in numbers if isinstance(n, NumberFeature)]
     columns = (table.columns[name] for name in names if name in table.columns)

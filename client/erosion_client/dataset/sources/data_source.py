@@ -179,6 +179,13 @@ class TableSource(DataSource):
             raise ValueError("rows joins the rows of a patient; name its column as patient")
         return self
 
+    @property
+    def stated_decimal(self) -> DecimalMark | None:
+        """The decimal mark, where the site file says it, or that it groups no thousands."""
+        if self.decimal is None and self.thousands in (".", ","):
+            return "," if self.thousands == "." else "."
+        return self.decimal
+
     def value_map(self, column: str) -> ValueMap:
         """Return the meaning of the data's values for a column; its own map comes first."""
         shared: ValueMap = {}
@@ -207,7 +214,7 @@ class TableSource(DataSource):
             self._named(self.read_rows([*wanted, *needed])),
             self.rows,
             self.patient,
-            decimal=self.decimal,
+            decimal=self.stated_decimal,
             thousands=self.thousands or "",
             meant=meant,
         )
