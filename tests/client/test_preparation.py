@@ -311,6 +311,10 @@ def test_what_means_not_known_is_passed_over(tmp_path: Path) -> None:
     assert values(source_of("csv", tmp_path, missing=["2.00"], **first), "lactate")[0] == "8.0"
     mapped = {"values": {"acid": {"2": ""}}, "columns": {"acid": "lactate"}}
     assert values(source_of("csv", tmp_path, **mapped, **first), "lactate")[0] == "8.0"
+    (tmp_path / "b.csv").write_text("pid,sex\n7,?\n7,f\n")
+    for meant, taken in (({}, "f"), ({"?": "other"}, "?")):
+        keys = {"path": tmp_path / "b.csv", "patient": "pid", "values": {"sex": meant}, **first}
+        assert values(TableFile.model_validate(keys), "sex") == [taken]
 
 
 @pytest.mark.parametrize(

@@ -381,7 +381,7 @@ def _plain(text: str, marks: NumberMarks) -> float:
 
 
 def _is_missing(text: str, meant: ValueMap) -> bool:
-    return text.lower() in MISSING_MARKERS or meant.get(canonical(text)) == ""
+    return meant.get(canonical(text), text).lower() in MISSING_MARKERS
 
 
 def nearly_bare(is_missing: NDArray[np.bool_]) -> NDArray[np.bool_]:
