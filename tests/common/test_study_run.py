@@ -524,11 +524,18 @@ def test_a_trial_that_diverges_counts_with_what_it_reached() -> None:
     assert choice.settings == {"distance_penalty": 0.2}
 
 
-def test_a_study_whose_training_diverges_says_what_to_change() -> None:
+@pytest.mark.parametrize(
+    ("privacy", "rate"),
+    [
+        (None, "training.learning_rate"),
+        ({"epsilon": 8, "learning_rate": 1}, "privacy.learning_rate"),
+    ],
+)
+def test_a_study_whose_training_diverges_says_what_to_change(privacy: object, rate: str) -> None:
     away = partial(runs_away, after=2)
-    changes = {"rounds": 6, "federation": {"max_skipped_rounds": 2}}
-    with refused(DivergedError, "learning_rate"):
-        study_run(everybody(study(**changes), respond=away), Kept())
+    open_ = study(rounds=6, federation={"max_skipped_rounds": 2}, privacy=privacy)
+    with refused(DivergedError, rate):
+        study_run(everybody(open_, respond=away), Kept())
 
 
 def test_steps_that_a_hospital_says_it_took_count_up_to_a_bound() -> None:

@@ -312,10 +312,12 @@ def _raise_if_hopeless(ctx: RunContext, arm: Arm, num_rounds: int) -> None:
         what = f"{limit} rounds in a row were skipped in {arm.name}; the last because {last.note}"
         own = last.hospitals.get(user)
         if own and own.code == "not_finite":
+            is_private = ctx.study.privacy and not ctx.study.arms[arm.name].user_only
+            rate = f"{'privacy' if is_private else 'training'}.learning_rate"
             raise DivergedError(
                 what,
-                remedy="The user's training diverges: begin a new run with a smaller"
-                f" training.learning_rate, or with smaller steps of {arm.name} itself.",
+                remedy=f"The user's training diverges: begin a new run with a smaller {rate}, or"
+                f" with smaller steps of {arm.name} itself.",
             )
         limits = "federation.max_skipped_rounds says how many are too many"
         if own and own.outcome == "accepted":
