@@ -379,9 +379,10 @@ def simulate(
     which is one for each of them. As in a deployment, an answer that takes longer than
     the round's deadline is too late; by the clock `timeless` none does, so that a figure does not
     depend on the machine. `workers`: processes of one thread each, in which the hospitals train;
-    None: what `InProcess` finds best. The figures are the same, to the last bit. `stacked`: whether
-    the hospitals of one process are trained as one stack, which ends within float32's rounding of
-    the same; None: where that is faster, which with few hospitals on a processor it is not.
+    None: what `InProcess` finds best. Without stacks the figures are the same, to the last bit.
+    `stacked`: whether the hospitals of one process are trained as one stack, which ends within
+    float32's rounding of the same; None: where that is faster, which with few hospitals on a
+    processor it is not.
     """
     if workers is not None and workers < 1:
         raise StudyError(f"workers = {workers}; it must be 1 or more")
