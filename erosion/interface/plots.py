@@ -52,16 +52,17 @@ def plot_rounds(run: "Run", metric: str | None = None, ax: "Axes | None" = None)
 
 
 def plot_weights(run: "Run", arm: str | None = None, ax: "Axes | None" = None) -> "Axes":
-    """Plot each hospital's weight over the rounds of an arm (the first), the user's being 1."""
+    """Plot each hospital's weight over the rounds of an arm (the first).
+
+    It is relative to the user's, or to the largest where the rule left the user's out.
+    """
     arm = next(iter(run.result.arms)) if arm is None else arm
     if arm not in run.result.arms:
         raise ErosionError(f"There is no arm {arm!r}. Known: {', '.join(run.result.arms)}.")
     axes = axes_or_new(ax)
     rows = run.weights[run.weights["arm"] == arm]
-    own = rows[rows["hospital"] == run.study.user].set_index("round")["weight"]
     for hospital, of_hospital in rows.groupby("hospital", sort=False):
-        weights = of_hospital.set_index("round")["weight"]
-        axes.plot(weights.index, weights / own.reindex(weights.index), label=str(hospital))
+        axes.plot(of_hospital["round"], of_hospital["weight"], label=str(hospital))
     return _labelled(axes, f"weight, relative to {run.study.user}'s ({arm})")
 
 

@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from matplotlib import pyplot as plt
 
 import erosion
 from erosion_common.program.command_line import main
+from erosion_common.rounds.records import HospitalRecord
+from tests.support.synthetic_run import make_run
 
 pytestmark = pytest.mark.usefixtures("few_candidates")
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -82,4 +85,21 @@ def test_plots_draw_the_runs_figures_on_the_given_axes(monkeypatch: pytest.Monke
         with pytest.raises(erosion.ErosionError):
             plot(wrong)
     assert "<table" in run._repr_html_()
+    plt.close("all")
+
+
+def test_weights_are_drawn_where_the_rule_left_the_users_out(tmp_path: Path) -> None:
+    mpl.use("Agg")
+    run = erosion.read_run(make_run(rounds=2).write(tmp_path / "run"))
+    records = tuple(
+        replace(
+            record,
+            hospitals={**record.hospitals, "home": HospitalRecord("accepted", weight_after=0.0)},
+        )
+        for record in run.records
+    )
+    lines: Any = replace(run, records=records).plot_weights().lines
+    drawn = {line.get_label(): [*line.get_ydata()] for line in lines}
+    of_alike = [r.hospitals["alike"].weight_after for r in records if r.arm == "weight_erosion"]
+    assert (drawn["home"], drawn["alike"]) == ([0.0, 0.0], of_alike)
     plt.close("all")
