@@ -10,10 +10,13 @@ import numpy as np
 import pytest
 
 from erosion_common.errors import CheckpointError
+from erosion_common.formats.json_file import write_json
 from erosion_common.program.command_line import main
+from erosion_common.protocol.performance import ModelFigures, Performance
 from erosion_common.tasks.inputs import TabularTask
 from erosion_server.export.calculator import calculator_page
 from erosion_server.export.saved_run import load_saved_run
+from erosion_server.run.result import read_result
 from tests.support.browser import DESKTOP, Tab, browser
 from tests.support.exported import (
     CLASSES,
@@ -106,6 +109,24 @@ def test_it_predicts_as_the_program_does(
             ]
     is_one_risk = read.predicts == "times" or "no" in str(task.get("classes"))
     assert bool(found[0][3]) == is_one_risk
+
+
+def test_a_risk_is_by_when_its_figures_count_the_event(tmp_path: Path, tab: Tab) -> None:
+    """Few were followed to the last cut point: the figures are by the one before."""
+    survival = {"outcome": "survival", "target": {"time": "t", "event": "e"}}
+    folder = write_run(tmp_path / "run", table_task(**survival, cut_points=[5, 10, 20]))
+    figures = ModelFigures(model="weight_erosion", event="event", horizon=10, num_patients=40)
+    result = read_result(folder / "result.json")
+    measured = {"performance": Performance(models=(figures,))}
+    write_json(folder / "result.json", result.model_copy(update=measured))
+    assert "Risk of the event by 10" in page_of(folder)
+    read = load_saved_run(folder, None, Path("weights")).card.task
+    assert isinstance(read, TabularTask)
+    for shown, _, _, sides in ask(tab, folder, random_patients(read)):
+        risk = 1 - json.loads(shown)[1]
+        assert sides == [
+            "at or above" if risk >= each else "below" for each in (0.1, 0.2, 0.3, 0.5)
+        ]
 
 
 def test_a_value_that_the_study_does_not_allow_has_no_result(tmp_path: Path, tab: Tab) -> None:

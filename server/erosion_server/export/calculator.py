@@ -47,6 +47,7 @@ def calculator_page(saved: SavedRun) -> str:
     fields, thresholds, figures = [*_fields(saved, task)], _thresholds(saved), _figures(saved)
     target = task.target_columns[-1].name
     labels, unit = [*_labels(task)], getattr(task, "unit", "")
+    asked = _asked(task, figures)
     model = {
         "predicts": task.predicts,
         "fields": fields,
@@ -61,12 +62,13 @@ def calculator_page(saved: SavedRun) -> str:
         "start": getattr(task, "start", 0.0),
         "unit": unit,
         "labels": labels,
+        "asked": asked,
         "thresholds": thresholds,
         "groups": [] if figures is None else [*_groups(figures)],
     }
     asks = {
         "number": f"Predicted {target}",
-        "times": f"Risk of the event {labels[-1]}" if labels else "",
+        "times": f"Risk of the event {labels[asked]}" if labels else "",
         "classes": f"Risk of {target}: {labels[-1]}" if len(labels) == 2 else f"Likeliest {target}",
     }
     return render_page(
@@ -115,6 +117,14 @@ def _labels(task: TabularTask) -> Iterator[str]:
     yield from (label.name for label in getattr(task, "classes", ()))
     unit = getattr(getattr(task, "target", None), "unit", "")
     yield from (f"by {point:g} {unit}".strip() for point in getattr(task, "cut_points", ()))
+
+
+def _asked(task: TabularTask, figures: ModelFigures | None) -> int:
+    """Return which of the numbers is the risk: of times that by when its figures count an event."""
+    points = [*getattr(task, "cut_points", ())]
+    if figures is not None and figures.horizon in points:
+        return points.index(figures.horizon)
+    return max(0, task.num_outputs - 1)
 
 
 def _weights(member: torch.nn.Module) -> tuple[list[list[float]], list[float]]:

@@ -80,7 +80,7 @@ function update() {
     return;
   }
   const found = predict(values), missing = values.flatMap((v, i) => Number.isNaN(v) ? [model.fields[i].name] : []);
-  const risk = model.predicts === "times" ? 1 - found[found.length - 1] : found[found.length - 1];
+  const risk = model.predicts === "times" ? 1 - found[model.asked] : found[model.asked];
   result.dataset.values = JSON.stringify(found);
   const likeliest = found.indexOf(Math.max(...found)), several = model.predicts === "classes" && found.length > 2;
   result.textContent = several ? model.labels[likeliest] + ": " + shown(found[likeliest]) : shown(risk);
