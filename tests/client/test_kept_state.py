@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from erosion_client.site_file import Site
+from erosion_client.training import kept_state
 from erosion_client.training.hospital import Hospital
 from erosion_client.training.kept_state import ACROSS_FOLDS, OF_A_RUN, KeptState, Moment, StateKey
 from erosion_common.errors import CheckpointError, SiteError
@@ -142,6 +143,20 @@ def test_a_fast_clock_takes_nothing_from_the_run_under_way(tmp_path: Path, few: 
     kept.keep(PLACE, Moment(1), {}, ONE)
     kept.keep(other_arm, Moment(1), {}, TWO)
     assert (value(kept, 2), value(kept, 2, other_arm)) == (1.0, 2.0)
+
+
+def test_what_another_program_of_the_site_removes_is_not_missed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = KeptState(tmp_path)
+    kept.keep(replace(PLACE, study="f" * 64), Moment(1), {}, ONE)
+
+    def removed(path: Path) -> dict[str, Any]:
+        path.unlink()
+        raise FileNotFoundError(path)
+
+    monkeypatch.setattr(kept_state, "read_header", removed)
+    kept.keep(replace(PLACE, run="another"), Moment(1), {}, TWO)
 
 
 def test_what_a_run_kept_in_a_fold_goes_once_it_is_in_another(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from erosion_common.rounds.selection import folds_of
 from erosion_common.settings.base import Settings
 from erosion_common.study.sections import Fold
 from erosion_common.study.study import Study
-from erosion_common.support.files import make_private_folder, write_private
+from erosion_common.support.files import make_private_folder, write_private, written_at
 from erosion_common.support.text import file_name_of, harmless
 from erosion_common.tasks.task import Floats
 
@@ -280,6 +280,6 @@ def _hashes(rows: NDArray[np.float64], salt: bytes) -> Iterator[str]:
 
 
 def _prune(folder: Path) -> None:
-    runs = sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime_ns)
+    runs = sorted(folder.iterdir(), key=written_at)
     for path in runs[:-MOST_RUNS]:
         shutil.rmtree(path, ignore_errors=True)

@@ -25,7 +25,7 @@ from erosion_common.sealed.phases import Hello, RoundContext, SumRules, View
 from erosion_common.sealed.pinned_keys import read_pinned_keys
 from erosion_common.sealed.power_residues import ResidueKey, from_bytes, from_rows, to_rows
 from erosion_common.settings.base import Settings, first_mistake
-from erosion_common.support.files import make_private_folder, version_of
+from erosion_common.support.files import make_private_folder, version_of, written_at
 from erosion_common.support.keys import load_private_key
 from erosion_common.support.text import file_name_of
 
@@ -144,7 +144,7 @@ class SealedSteps:
             if not folder.exists():
                 make_private_folder(folder)
                 others = folder.parent.glob("*/opening.safetensors")
-                for old in sorted(others, key=lambda path: path.stat().st_mtime)[: 1 - RUNS_KEPT]:
+                for old in sorted(others, key=written_at)[: 1 - RUNS_KEPT]:
                     shutil.rmtree(old.parent, ignore_errors=True)
             temporary.touch(mode=0o600)
             opening.write(temporary)

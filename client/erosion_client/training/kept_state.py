@@ -30,7 +30,7 @@ from erosion_common.formats.tensor_file import (
 )
 from erosion_common.learning.local_work import Tensors
 from erosion_common.protocol.compression import Packed, sent_arrays
-from erosion_common.support.files import remove_unfinished, replacing
+from erosion_common.support.files import remove_unfinished, replacing, written_at
 
 VERSION = 1
 MOST_FILES = 100  # arms of other runs than the current one, and of its other trials
@@ -203,7 +203,7 @@ def _prune(folder: Path, begun: StateKey) -> None:
         if place is not None and is_of_run and place.arm == OF_A_RUN:
             continue
         if place is None or not is_of_run or place.whole != begun.whole:
-            others.append((not is_of_run, path.stat().st_mtime_ns, path))
+            others.append((not is_of_run, written_at(path), path))
         elif place.study != begun.study and ACROSS_FOLDS not in (place.arm, begun.arm):
             _remove(path)
     for _, _, path in sorted(others)[:-MOST_FILES]:

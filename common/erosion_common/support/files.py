@@ -236,6 +236,14 @@ def version_of(path: Path) -> tuple[int, ...]:
     return (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
+def written_at(path: Path) -> int:
+    """Return when a file was written, in ns; 0 where another program has removed it meanwhile."""
+    try:
+        return path.stat().st_mtime_ns
+    except FileNotFoundError:
+        return 0
+
+
 def is_in_place(path: Path, file: IO[Any]) -> bool:
     """Return whether the open file is still the one at `path`. Raises OSError."""
     try:
