@@ -154,6 +154,16 @@ def test_eroding_takes_all_weight_where_the_users_update_is_zero() -> None:
     assert step.delta.tolist() == [0.0, 0.0]
 
 
+@pytest.mark.parametrize(("finish", "moved"), [("none", [0.0, 2.0]), ("evidence", [0.0, 0.0])])
+def test_a_finish_leaves_the_users_update_out_where_it_has_no_direction(
+    finish: str, moved: list[float]
+) -> None:
+    unseen = {"zero_norm": "erode", "zero_norm_below": 3.0, "finish": finish}
+    algorithm = WeightErosion.model_validate(unseen).build(CONTEXT)
+    step = algorithm.update(known(), cohort(update("own", 0.0, 2.0), update("peer", 1.0, 0.0)))
+    assert step.delta.tolist() == moved
+
+
 def test_stopping_ends_the_run_where_the_users_update_is_zero() -> None:
     before = known(peer=0.7)
     algorithm = WeightErosion(zero_norm="stop").build(CONTEXT)

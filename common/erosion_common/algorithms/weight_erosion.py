@@ -563,7 +563,8 @@ class WeightErosion(AggregatingArm):
         if self.zero_norm == "erode":
             eroded = {**known.weights, **dict.fromkeys(cohort.peers, 0.0)}
             after = _after(known, cohort, eroded, state.paths)
-            return Step(cohort.own.delta, _shown(after, cohort), after, note=note)
+            own = torch.tensor([1.0, *[0.0] * len(cohort.peers)], dtype=torch.float64)
+            return Step(self.average(cohort, own), _shown(after, cohort), after, note=note)
         outcome: Literal["skipped", "stopped"] = (
             "stopped" if self.zero_norm == "stop" else "skipped"
         )
