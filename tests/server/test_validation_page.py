@@ -13,6 +13,7 @@ from erosion_common.protocol.performance import Estimate, EstimateName, ModelFig
 from erosion_common.rounds.validation import Validated
 from erosion_common.tasks.metric import Z
 from erosion_server.output.report import write_report
+from erosion_server.output.report_patients import patient_values
 from erosion_server.output.report_validation import (
     summaries,
     travel_sentence,
@@ -153,6 +154,15 @@ def test_a_plot_of_calibration_says_when_where_hospitals_differ_in_that() -> Non
     said = {each.name: [by in each.svg for by in (", by 10", ", by 5")] for each in drawn}
     assert said["forest-calibration-slope"] == [True, True]
     assert said["forest-auroc"] == [False, False]
+
+
+def test_the_flow_of_patients_has_those_who_tested_the_model_elsewhere() -> None:
+    away = Validated(role="external", arm="fedavg", why_not="declined")
+    run = with_validation({"alike": validated("trained"), "elsewhere": validated(), "off": away})
+    flow = patient_values(RunData(run.study, run.records, run.result))["flow"]
+    tested = {row[0]: row[6] for row in flow}
+    assert tested["alike"] == tested["elsewhere"] == "about 100"
+    assert tested["off"] == tested["miscoded"] == "none"
 
 
 def test_the_page_names_each_hospitals_part_and_files_hold_all(tmp_path: Path) -> None:

@@ -22,7 +22,8 @@ def patient_values(run: RunData) -> dict[str, Any]:
     missing = {each.hospital: each for each in result.absent}
     unlike = {misfit.hospital for misfit in result.data_check.misfits}
     flow: list[Row] = []
-    for name in run.study.user_first[:MOST_FLOWS]:
+    everyone = [*dict.fromkeys([*run.study.user_first, *result.validation])]
+    for name in everyone[:MOST_FLOWS]:
         described = result.patients.get(name)
         remarks = ["wants the model"] if name == user else []
         if (away := missing.get(name)) is not None:
@@ -44,7 +45,12 @@ def patient_values(run: RunData) -> dict[str, Any]:
         elif name in samples:
             stated = samples[name].described_samples or samples[name].num_samples
             counts[-2 if run.study.privacy is None else -1] = str(stated)
-        tested = f"about {to_tens(result.num_patients)}" if name == user else "none"
+        elsewhere = result.validation.get(name)
+        tested = "none"
+        if name == user:
+            tested = f"about {to_tens(result.num_patients)}"
+        elif elsewhere is not None and elsewhere.metrics is not None:
+            tested = f"about {elsewhere.metrics.num_patients}"
         flow.append((run.cell(name), *counts, tested, "; ".join(remarks)))
     notes = []
     if isinstance(task, TabularTask):
@@ -52,8 +58,8 @@ def patient_values(run: RunData) -> dict[str, Any]:
             "No patient was left out for a value outside the study's ranges: a hospital with one"
             " takes no part before it is corrected."
         )
-    if (more := len(run.study.hospitals) - MOST_FLOWS) > 0:
-        notes.append(f"And {more} more hospitals: contributions.csv has them.")
+    if (more := len(everyone) - MOST_FLOWS) > 0:
+        notes.append(f"And {more} more hospitals: see contributions.csv and result.json.")
     if result.cross_fitting:
         notes.append(
             f"Every patient of {run.shown(user)} was trained on, and tested without its fold."
