@@ -143,10 +143,11 @@ class PerFedAvg(Averaging):
     """FedAvg of a start, from which each hospital's model is one gradient step away.
 
     Hospitals lower F_i(w) = f_i(w - alpha grad f_i(w)): a step is w - rate (I - alpha H) grad f_i(w
-    - alpha grad f_i(w)), each of the three from another mini-batch. The "first_order" variant
-    leaves H out, "hessian_free" takes a difference of two gradients for its product. The user
-    predicts with its own step, along the gradient of all its training patients. Use it with few
-    patients, where tuning for longer would overfit. It needs optimizer = "sgd" without momentum.
+    - alpha grad f_i(w)), each of the three from another mini-batch, as long as `training.order` is
+    random. The "first_order" variant leaves H out, "hessian_free" takes a difference of two
+    gradients for its product. The user predicts with its own step, along the gradient of all its
+    training patients. Use it with few patients, where tuning for longer would overfit. It needs
+    optimizer = "sgd" without momentum.
     Source: Fallah, Mokhtari, Ozdaglar, Personalized Federated Learning with Theoretical Guarantees:
     A Model-Agnostic Meta-Learning Approach, 2020.
     """

@@ -101,7 +101,7 @@ class LocalWork:
 
     agent: HospitalName
     is_user: bool
-    round: int  # from 1; the final evaluation has the number that the next round would have
+    round: int  # from 1; the final evaluation has the number after the study's last
     seed: int  # the study's
     model: nn.Module  # its architecture; its parameters may be overwritten
     received: Tensor  # (dim,) the parameters that the round starts from; (0,) if they did not come
