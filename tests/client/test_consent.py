@@ -341,6 +341,17 @@ def test_a_run_has_one_choice_of_settings_for_each_user(
     assert records.answers.used(("c", dataset_of(site(tmp_path)))).evaluations == len(users)
 
 
+def test_a_run_leaves_a_hospital_out_of_one_arm(records: Records, consent: Consent) -> None:
+    arms: dict[str, Any] = {"weight_erosion": {}, "fedavg": {}, "local": {}}
+    base = study(hospitals=["a", "b", "c"], arms=arms, validation={"leave_one_out": True})
+    approve(records, base)
+    for hospital in ("b", "c"):
+        consent.authorise(evaluation(base.without(hospital, "fedavg")))
+        with raises(Refusal, "chosen first"):
+            consent.authorise(evaluation(base.without(hospital, "weight_erosion")))
+    consent.authorise(evaluation(base.without("b", "weight_erosion"), run="r2"))
+
+
 @pytest.mark.parametrize("names", [("x1",), ("x1", "lab_7"), ("lab_7", "x1", "x1", "lab_7")])
 def test_a_column_is_held_against_so_many_ranges_by_whatever_name(
     tmp_path: Path, records: Records, names: tuple[str, ...]

@@ -37,6 +37,7 @@ from erosion_common.study.study import Study
 from erosion_server.coordination.folder_store import FolderStore
 from erosion_server.run.run_folder import new_run_folder
 from tests.support.federation import small_study
+from tests.support.said import raises
 from tests.support.small_study import make_site, sixty_patients
 
 PEERS = ("alice", "bob", "carol")
@@ -396,6 +397,8 @@ def test_only_what_a_study_leads_to_is_run_without_a_hospital(tmp_path: Path) ->
     bob, alice = needs_of(site(tmp_path, "bob"), of), needs_of(site(tmp_path, "alice"), of)
     assert (bob.rounds, bob.evaluations) == (3 + 3, 1)
     assert (alice.rounds, alice.evaluations) == (2 * 3 + 2 * 3, 1)
+    with raises(Refusal, "the whole has"):  # the user measures no model of these
+        Hospital(site(tmp_path, "alice")).evaluate(EvaluateRequest(left, {}, None))
 
 
 def test_a_resumed_run_keeps_the_models_made_without_a_hospital(tmp_path: Path) -> None:

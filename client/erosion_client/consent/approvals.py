@@ -37,8 +37,8 @@ def leads_to(approved: Study, study: Study) -> bool:
     """Return whether `study` is the approved one or follows from it by its own rules."""
     if study.digest == approved.digest:
         return True
-    is_left_out = study.validation is not None and study.validation.is_left_out
-    if not is_left_out and any(getattr(approved, key) != getattr(study, key) for key in _KEPT):
+    is_kept = all(getattr(approved, key) == getattr(study, key) for key in _KEPT)
+    if not (study.is_left_out or is_kept):
         return False  # compared at once, where the next step derives studies
     if approved.has_every_user:
         return study.user in approved.hospitals and leads_to(approved.for_user(study.user), study)

@@ -232,13 +232,17 @@ class Consent:
         if not self.is_repeated:
             self._check_kept(request, kept_to)
             self._check_budgets(answer, study.user)
-            # Settings are chosen once a run: each further choice would have its own rounds.
-            is_left_out = study.validation is not None and study.validation.is_left_out
-            is_part = study.fold is not None or is_left_out
-            if not table.choose(self._key, answer, study.user, is_part=is_part):
+            # Settings are chosen once a run: each further choice would have its own rounds. So is
+            # the arm that is run without a hospital.
+            is_part = study.fold is not None or study.is_left_out
+            is_first = table.choose(self._key, answer, study.user, is_part=is_part)
+            if study.is_left_out:
+                whose = f"{study.user} without {study.only_measuring[0]}"
+                is_first = table.choose(self._key, answer, whose, is_part=False)
+            if not is_first:
                 raise RunOver(
                     f"{self._site.name} answers this run of study {study.name!r} with the settings"
-                    " that were chosen first, and not with others: start a new run."
+                    " and the arm that were chosen first, and not with others: start a new run."
                 )
         if not table.note(self._key, answer, question):
             raise RunOver(

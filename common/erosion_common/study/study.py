@@ -444,6 +444,11 @@ class Study(Settings):
         )
 
     @property
+    def is_left_out(self) -> bool:
+        """Whether it is what `without` returns."""
+        return self.validation is not None and self.validation.is_left_out
+
+    @property
     def only_measuring(self) -> tuple[str, ...]:
         """The hospitals that train nothing."""
         return () if self.validation is None else self.validation.hospitals
