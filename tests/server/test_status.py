@@ -27,6 +27,7 @@ from erosion_common.rounds.events import (
     RoundFinished,
     WaitsFor,
 )
+from erosion_common.rounds.validation import trained_by
 from erosion_common.support import expiry
 from erosion_server.output.events import StudyFailed, StudyStarted, UserFailed
 from erosion_server.output.terminal import progress
@@ -186,6 +187,14 @@ def test_a_round_that_was_undone_is_credited_to_nobody() -> None:
     undoing = replace(run.records[2], outcome="skipped", undoes=2)
     left = contributions(run.study.hospitals, [*run.records[:2], undoing])
     assert (whole["alike"].rounds, left["alike"].rounds) == (3, 1)
+
+
+def test_nobody_took_part_by_a_round_that_was_skipped_or_undone() -> None:
+    first, second, third = make_run(arms=("fedavg",), rounds=3).records
+    assert "alike" in trained_by([first])
+    assert not trained_by([replace(first, outcome="skipped")])
+    undoing = replace(third, outcome="skipped", undoes=2)
+    assert not trained_by([replace(first, outcome="skipped"), second, undoing])
 
 
 @pytest.mark.parametrize(

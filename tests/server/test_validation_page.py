@@ -113,6 +113,10 @@ def test_only_hospitals_without_part_in_training_are_in_the_mean() -> None:
     assert found["auroc"].hospitals == 2
     assert 0.7 < found["auroc"].mean.value < 0.8
     assert "2 hospitals" in travel_sentence(result)
+    no_figure = FinalMetrics.model_validate({"num_patients": 100, "auroc": None, "intervals": {}})
+    fewer = with_validation({**every, "e": every["a"].model_copy(update={"metrics": no_figure})})
+    assert "3 hospitals" in travel_sentence(fewer.result)
+    assert "the 2 that" in travel_sentence(fewer.result)
     trained = {name: each for name, each in every.items() if each.role == "trained"}
     alone = with_validation(trained).result
     assert not summaries(alone)

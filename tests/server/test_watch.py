@@ -28,7 +28,7 @@ from erosion_server.output import notify
 from erosion_server.output.events import EveryUserFinished, StudyFailed
 from erosion_server.output.registry import check_outputs
 from erosion_server.output.watched import MOST_HOSPITALS, MOST_POINTS, WatchedRuns
-from erosion_server.run.journal import Journal
+from erosion_server.run.journal import Journal, cut_back
 from erosion_server.run.overview import line_of, overview
 from erosion_server.run.status import CoordinatorStatus
 from tests.support.patience import PATIENCE
@@ -112,6 +112,19 @@ def test_a_journal_that_was_cut_back_is_read_again(tmp_path: Path) -> None:
     (folder / "rounds.jsonl").write_text(lines[0] + "damaged\n" + lines[1][:40])
     (part,) = watched()["parts"]
     assert f"round {RUN.records[0].round} of {RUN.records[0].arm}" in part["tables"][0]["title"]
+
+
+def test_a_journal_that_was_cut_back_and_has_grown_again_is_read_again(tmp_path: Path) -> None:
+    folder = run_under_way(tmp_path / "run")
+    watched, path = WatchedRuns(folder), folder / "rounds.jsonl"
+    (before,) = watched()["parts"]
+    cut_back(path, {record.arm: record.round - 1 for record in RUN.records})
+    journal, last = Journal(path), RUN.records[-1]
+    reason = f"much longer than before: {'x' * path.stat().st_size}"
+    journal.write(replace(last, outcome="skipped", note=reason))
+    journal.close()
+    (part,) = watched()["parts"]
+    assert part["tables"][1] != before["tables"][1]
 
 
 def test_nobody_without_the_key_or_by_another_name_is_answered(tmp_path: Path) -> None:

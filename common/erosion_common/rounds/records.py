@@ -120,6 +120,12 @@ class RoundRecord:
         return self.round - 1
 
 
+def counting(records: Sequence[RoundRecord]) -> list[RoundRecord]:
+    """Return an arm's rounds that moved its model: neither skipped nor undone."""
+    undone = {record.undoes for record in records}
+    return [r for r in records if r.outcome == "done" and r.round not in undone]
+
+
 def curve_of(
     records: Sequence[RoundRecord], rounds: int, final: Metrics
 ) -> list[tuple[int, Metrics | None]]:

@@ -33,7 +33,7 @@ from erosion_common.rounds.evaluation import (
 )
 from erosion_common.rounds.events import ArmStarted
 from erosion_common.rounds.presence import Member
-from erosion_common.rounds.records import RoundRecord, RunState
+from erosion_common.rounds.records import RoundRecord, RunState, counting
 from erosion_common.settings.base import Settings
 from erosion_common.settings.names import Count
 from erosion_common.study.study import Study
@@ -88,7 +88,7 @@ def trained_by(records: Sequence[RoundRecord]) -> set[HospitalName]:
     """Return the hospitals of which an update counted in an arm; one without a weight may have."""
     return {
         name
-        for record in records
+        for record in counting(records)
         for name, entry in record.hospitals.items()
         if entry.outcome == "accepted" and entry.weight_after != 0.0
     }

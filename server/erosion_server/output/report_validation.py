@@ -105,7 +105,8 @@ def travel_sentence(result: Result) -> str:
     if found.predicted is not None:
         low, high = (f"{end:.2f}" for end in found.predicted)
         ends = f", at another one expected between {low} and {high}"
-    return f"{said}: {first.label} {estimate_text(found.mean)} on average{ends}."
+    of = f" of the {found.hospitals} that have it" * (found.hospitals < len(external))
+    return f"{said}: {first.label} {estimate_text(found.mean)} on average{of}{ends}."
 
 
 def validation_values(run: RunData) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """The page of a run, from its status and journal: `erosion watch`, and the output `watch`."""
 
 import json
+import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -128,7 +129,7 @@ class _RoundsSoFar:
     """The rounds of a journal that grows, and that is cut back when a round is done again."""
 
     def __init__(self, path: Path) -> None:
-        self._path, self._offset = path, 0
+        self._path, self._offset, self._file = path, 0, 0
         self._arms: dict[str, list[RoundRecord]] = {}  # thinned out
         self._every: dict[str, int] = {}  # arm -> one round in so many is kept
         self._metric = ""  # of the curves
@@ -141,8 +142,10 @@ class _RoundsSoFar:
         """Take in the lines that were added."""
         try:
             with open_named(self._path) as file:
-                if file.seek(0, 2) < self._offset:
+                number = os.fstat(file.fileno()).st_ino
+                if file.seek(0, 2) < self._offset or number != self._file:
                     self.__init__(self._path)  # type: ignore[misc]  # cut back: from the start
+                    self._file = number
                 file.seek(self._offset)
                 for line in file:
                     if not line.endswith(b"\n"):

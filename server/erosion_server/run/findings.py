@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pydantic import Field
 
 from erosion_common.protocol.messages import BestColumn, FinalMetrics
-from erosion_common.rounds.records import HospitalRecord, LeftOut, RoundRecord
+from erosion_common.rounds.records import HospitalRecord, LeftOut, RoundRecord, counting
 from erosion_common.settings.base import Settings
 from erosion_common.study.privacy import epsilon_of, strength_of
 from erosion_common.study.study import Study
@@ -29,11 +29,10 @@ def contributions(
     hospitals: Sequence[str], records: Sequence[RoundRecord]
 ) -> dict[str, Contribution]:
     """Return what each gave to an arm; a round that was undone counts for nobody."""
-    undone = {record.undoes for record in records}
-    counting = [r for r in records if r.outcome == "done" and r.round not in undone]
+    counted = counting(records)
     ledger: dict[str, Contribution] = {}
     for name in hospitals:
-        entries = [record.hospitals[name] for record in counting if name in record.hospitals]
+        entries = [record.hospitals[name] for record in counted if name in record.hospitals]
         accepted = [entry for entry in entries if entry.outcome == "accepted"]
         ledger[name] = Contribution(
             rounds=len(accepted),
