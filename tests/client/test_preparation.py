@@ -131,6 +131,8 @@ def test_nobody_is_born_after_an_admission_where_years_have_two_digits(tmp_path:
     text = "born,in,sex,ill\n01.06.45,01.06.20,f,0\n01.06.80,01.06.20,f,1\n29.02.00,28.02.00,m,1\n"
     found = load(tmp_path, text, TASK, derive={"age": derive})
     assert found.rows[:, 0].round(1).tolist() == [75.0, 40.0, 100.0]
+    four_digits = text.replace("01.06.45", "2025-03-01")
+    assert says(problem_of(tmp_path, four_digits, TASK, derive={"age": derive}), "age", "line 2")
 
 
 def test_a_column_that_is_not_recorded_is_missing_for_everybody(tmp_path: Path) -> None:

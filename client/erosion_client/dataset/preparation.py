@@ -92,7 +92,7 @@ def _one_form(value: str) -> str:
 class TimeBetween(Settings):
     """A number of the study that is the time between two dates.
 
-    For two-digit years, the start of `years_between` is the last one before its end.
+    The start of `years_between` with a two-digit year is the last one before its end.
     """
 
     kind: Literal["years_between", "days_between"] = Field(
@@ -143,10 +143,11 @@ def time_between(
         end = table.columns[wanted.end]
         ends = [_as_date(text, wanted.date_format, unknown) for text in end.texts]
     starts = [_as_date(text, wanted.date_format, unknown) for text in start.texts]
+    has_century = ["%y" not in wanted.date_format or _is_iso(text) for text in start.texts]
     pairs, codes = np.unique(start.codes * len(ends) + end.codes, return_inverse=True)
     texts = [
-        _between(starts[pair // len(ends)], ends[pair % len(ends)], wanted)
-        for pair in pairs.tolist()
+        _between(starts[first], ends[second], wanted, has_century=has_century[first])
+        for first, second in (divmod(pair, len(ends)) for pair in pairs.tolist())
     ]
     distinct = list(dict.fromkeys(texts))
     position = {text: index for index, text in enumerate(distinct)}
@@ -168,14 +169,18 @@ def _as_date(text: str, date_format: str, unknown: Collection[str]) -> date | st
     return text
 
 
-def _between(start: date | str, end: date | str, wanted: TimeBetween) -> str:
+def _is_iso(text: str) -> bool:
+    return isinstance(_as_date(text, ISO, ()), date)
+
+
+def _between(start: date | str, end: date | str, wanted: TimeBetween, *, has_century: bool) -> str:
     if start == "" or end == "":
         return ""
     if not isinstance(start, date):
         return NOT_A_DATE + start
     if not isinstance(end, date):
         return NOT_A_DATE + end
-    if wanted.kind == "years_between" and "%y" in wanted.date_format and start > end:
+    if wanted.kind == "years_between" and not has_century and start > end:
         # strptime reads the 45 in a date of birth as 2045.
         day = 28 if (start.month, start.day) == (2, 29) else start.day
         start = start.replace(year=start.year - 100, day=day)
