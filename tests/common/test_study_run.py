@@ -69,6 +69,18 @@ def test_without_the_user_rounds_are_skipped_and_then_the_run_stops() -> None:
     assert [record.outcome for record in kept.records] == ["done", "skipped", "skipped"]
 
 
+@pytest.mark.parametrize("needed", ["by the method", "by the quorum"])
+def test_a_higher_quorum_is_advised_only_where_a_method_needs_more_hospitals(needed: str) -> None:
+    def respond(name: str, request: TrainRequest) -> TrainResult | None:
+        return None if name == "c" else trained(name, request)
+
+    federation = {"max_skipped_rounds": 2, "quorum": 2 if needed == "by the method" else 3}
+    of = study(federation=federation, arms=["coordinate_median"])
+    with refused(RunError, "updates") as ended:
+        study_run(everybody(of, respond=respond), Kept())
+    assert ("higher" in str(ended.value)) == (needed == "by the method")
+
+
 def cut_off(*names: str, seconds: float) -> tuple[Scripted, Kept]:
     """Those sites are gone after the first round, for so long."""
 

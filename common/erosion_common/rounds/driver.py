@@ -320,6 +320,8 @@ def _raise_if_hopeless(ctx: RunContext, arm: Arm, num_rounds: int) -> None:
                 f" with smaller steps of {arm.name} itself.",
             )
         limits = "federation.max_skipped_rounds says how many are too many"
-        if own and own.outcome == "accepted":
+        outcomes = [entry.outcome for entry in last.hospitals.values()]
+        was_enough = outcomes.count("accepted") >= federation.quorum  # the method wants more
+        if own and own.outcome == "accepted" and was_enough and "absent" in outcomes:
             limits += "; with a higher federation.quorum a round waits for more hospitals"
         raise RunError(what, remedy=f"{ctx.remedy} {limits}.".lstrip())
