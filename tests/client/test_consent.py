@@ -346,10 +346,21 @@ def test_a_run_leaves_a_hospital_out_of_one_arm(records: Records, consent: Conse
     base = study(hospitals=["a", "b", "c"], arms=arms, validation={"leave_one_out": True})
     approve(records, base)
     for hospital in ("b", "c"):
-        consent.authorise(evaluation(base.without(hospital, "fedavg")))
+        consent.authorise(request(base.without(hospital, "fedavg")))
         with raises(Refusal, "chosen first"):
-            consent.authorise(evaluation(base.without(hospital, "weight_erosion")))
-    consent.authorise(evaluation(base.without("b", "weight_erosion"), run="r2"))
+            consent.authorise(request(base.without(hospital, "local")))
+    consent.authorise(request(base.without("b", "local"), run="r2"))
+
+
+def test_a_run_has_one_model_measured_here(records: Records, consent: Consent) -> None:
+    base = study(hospitals=["a", "b", "c"], validation={"leave_one_out": True})
+    approve(records, base)
+    models = [base, *(base.without(name, "local") for name in ("b", "c"))]
+    for first, second in itertools.pairwise([*models, base]):
+        run = first.digest
+        consent.authorise(evaluation(first, run=run))
+        with raises(Refusal, "chosen first"):
+            consent.authorise(evaluation(second, run=run))
 
 
 @pytest.mark.parametrize("names", [("x1",), ("x1", "lab_7"), ("lab_7", "x1", "x1", "lab_7")])

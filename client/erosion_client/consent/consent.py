@@ -6,6 +6,7 @@ of the machine. The cost of the answer is noted before it leaves (`PrivateRounds
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 
 from torch import Tensor
 
@@ -232,17 +233,19 @@ class Consent:
         if not self.is_repeated:
             self._check_kept(request, kept_to)
             self._check_budgets(answer, study.user)
-            # Settings are chosen once a run: each further choice would have its own rounds. So is
-            # the arm that is run without a hospital.
-            is_part = study.fold is not None or study.is_left_out
-            is_first = table.choose(self._key, answer, study.user, is_part=is_part)
+            # Settings are chosen once a run: each further choice would have its own rounds. So are
+            # the arm that is run without a hospital, and the model of others that is measured.
+            is_part = {study.user: study.fold is not None or study.is_left_out}
             if study.is_left_out:
-                whose = f"{study.user} without {study.only_measuring[0]}"
-                is_first = table.choose(self._key, answer, whose, is_part=False)
-            if not is_first:
+                is_part[f"{study.user} without {study.only_measuring[0]}"] = False
+            if answer.step == FINAL_FIGURES and self._site.name != study.user:
+                is_part[f"{study.user} measured"] = False
+            choose = partial(table.choose, self._key, answer)
+            if not all(choose(whose, is_part=part) for whose, part in is_part.items()):
                 raise RunOver(
-                    f"{self._site.name} answers this run of study {study.name!r} with the settings"
-                    " and the arm that were chosen first, and not with others: start a new run."
+                    f"{self._site.name} answers this run of study {study.name!r} with the settings,"
+                    " the arm and the model that were chosen first, and not with others: start a"
+                    " new run."
                 )
         if not table.note(self._key, answer, question):
             raise RunOver(
