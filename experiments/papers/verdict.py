@@ -250,9 +250,10 @@ def _of_studies(cells: Sequence[Pooled]) -> dict[str, Any]:
 
 
 def percent(cell: Cell, rule: str) -> float:
-    """Of a cell's simulated studies, those with a claim."""
-    found = cell.figures[rule]
-    return float(100 * (found["first"] + found["second"]) / cell.plan.config["studies"])
+    """Of a cell's simulated studies, those with a claim; if the first arm is better, with that."""
+    found, config = cell.figures[rule], cell.plan.config
+    wrong = found["second"] if config["kind"] in NULLS else 0
+    return float(100 * (found["first"] + wrong) / config["studies"])
 
 
 def _interval(rate: float, studies: int) -> str:
