@@ -353,7 +353,9 @@ class Compute(Settings):
         "come in the file's order where a study asks for that: for repeatable testbeds.",
     )
     weights: Path | None = Field(
-        default=None, description='Folder with the files that models start from; None: "weights".'
+        default=None,
+        description="Folder with the files that models start from. Left out: `weights` in the "
+        "folder of the site file.",
     )
 
 

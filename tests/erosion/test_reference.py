@@ -21,7 +21,7 @@ def test_no_key_lacks_an_explanation(name: str) -> None:
         for section in sections(PAGES[name].model)
         for form in section.forms
         for key, said in explanations(form).items()
-        if not said
+        if not said or "\n" in said  # which would end the table's row
     }
     assert not without
 

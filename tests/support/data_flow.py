@@ -34,9 +34,11 @@ HEAD = """# Data flow
                  +---- study, parameters (never code) -------+
 ```
 
-Every hospital has the left side, the user's hospital too. Nothing goes from one hospital to
-another, except sealed shares, which the coordinator passes on and cannot read. Nothing goes to the
-program's authors or any other third party.
+Every hospital has the left side, the user's hospital too. No hospital connects to
+another. The coordinator passes on models that are made of all hospitals' updates; in sealed rounds
+keys and sealed shares, which it cannot read; with `ensemble` and `fedfomo` each hospital's model,
+to the user's site; with `[validation]` the final model, to those that measure it. Nothing goes to
+the program's authors or any other third party.
 
 ## What can leave a site
 

@@ -19,9 +19,10 @@ from erosion_common.settings.base import Settings
 from erosion_common.support.software import install_command
 
 _GROUP = '`"group"`: by groups of channels.'
-_SITE = """\
-`"site"`: batch normalisation, each site by its own patients: arms then keep these layers at the
-sites, as `fedbn` does."""
+_SITE = (
+    '`"site"`: batch normalisation, each site by its own patients: arms then keep these layers at'
+    " the sites, as `fedbn` does."
+)
 
 
 class ModelBase(Settings, ABC):
@@ -39,7 +40,7 @@ class ModelBase(Settings, ABC):
 
     name: str = Field(description="The kind of model.")
     pretrained: Pretrained | None = Field(
-        default=None, description="Where its weights start; None: drawn from study.seed."
+        default=None, description="A file that its weights start from. Left out: drawn from `seed`."
     )
     frozen: tuple[str, ...] = Field(
         default=(),

@@ -142,7 +142,7 @@ class Training(Settings):
         description="Passes over the hospital's training patients in a round. Give this or "
         "`steps`.",
     )
-    batch_size: int = Field(default=32, ge=1, description="Patients of a mini-batch.")
+    batch_size: int = Field(default=32, ge=1, description="Rows or images of a mini-batch.")
     order: Literal["random", "sequential"] = Field(
         default="random",
         description='`"sequential"`: mini-batches in the order of the file, the same in every '
@@ -172,7 +172,8 @@ class Training(Settings):
         description="How strongly large parameters are pulled towards 0.",
     )
     augmentation: Augmentation | None = Field(
-        default=None, description="Of images; None: they are trained on as they are."
+        default=None,
+        description="What may change in images. Left out: they are trained on as they are.",
     )
 
     @model_validator(mode="after")

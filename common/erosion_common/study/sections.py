@@ -205,7 +205,8 @@ class Validation(Settings):
         default=False,
         description="Whether a hospital that trained the model measures another one in its place, "
         "of a further run of the same arm without that hospital. That takes the rounds of one arm "
-        "again for every other hospital. An arm with a personal model has none of it.",
+        "again for every other hospital. An arm with a personal model or a finish has "
+        "none of it.",
     )
     is_left_out: bool = Field(
         default=False,
@@ -294,8 +295,8 @@ class Federation(Settings):
     quorum: int = Field(
         default=2,
         ge=1,
-        description="Updates that a round needs, the user's own included. With fewer "
-        "it is skipped.",
+        description="Updates that a round needs where all hospitals are asked, the user's own "
+        "included; where a method asks fewer, as many may be missing. With fewer it is skipped.",
     )
     start: Literal["all", "quorum"] = Field(
         default="all",
@@ -321,8 +322,8 @@ class Federation(Settings):
         default=None,
         gt=0,
         description="Seconds after which the run ends where the user or the quorum is missing, "
-        'or, with `start = "all"`, any hospital before the first round. Left out: it waits '
-        "without end.",
+        'or, with `start = "all"`, any hospital before the first round; there not before '
+        "`join_deadline_seconds`. Left out: it waits without end.",
     )
     max_skipped_rounds: int = Field(
         default=3,
