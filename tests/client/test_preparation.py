@@ -358,6 +358,21 @@ def long_table(num_patients: int, *, repeated: bool = False) -> str:
     return "\n".join(lines) + "\n"
 
 
+@pytest.mark.parametrize("rows", [None, {"take": "first"}])
+def test_a_category_that_is_called_as_if_missing_is_joined_as_a_value(
+    tmp_path: Path, rows: dict[str, str] | None
+) -> None:
+    task = {
+        **TASK,
+        "features": ["age", {"name": "node", "categories": ["NA", "positive"]}],
+        "missing": "impute",
+    }
+    text = "id,age,node,ill\n1,40,NA,0\n2,50,,1\n2,50,x,1\n"
+    data = {"patient": "id", "values": {"node": {"x": "NA"}}}
+    found = load(tmp_path, text, task, **data, rows=rows)
+    assert found.rows[[0, -1], 1].tolist() == [0, 0]
+
+
 def test_training_without_features_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text(long_table(30))
     data = {"patient": "record_id", "columns": {"ill": "dead"}}

@@ -248,18 +248,20 @@ def joined(
     decimal: DecimalMark | None,
     thousands: str,
     meant: Mapping[str, ValueMap],
+    codes: Mapping[str, Collection[str]],
 ) -> TextTable:
     """Return the table with one row per patient, in the order of their first rows.
 
     `patient`: the column that identifies patients; where it is missing or empty, the rows stay
     unchanged, for the contract to refuse. `meant`: the site file's meaning of values of a column in
-    the data. Raises DataError for an unknown event, and for text in a column that needs the mean,
-    the largest or the smallest value.
+    the data; `codes`: the study's own values of it, of which none is missing. Raises DataError for
+    an unknown event, and for text in a column that needs the mean, the largest or the smallest
+    value.
     """
     key = table.columns.get(patient)
     if key is None:
         return table
-    unnamed = np.isin(key.codes, [i for i, t in enumerate(key.texts) if _is_missing(t, {})])
+    unnamed = np.isin(key.codes, [i for i, t in enumerate(key.texts) if _is_missing(t, {}, ())])
     alone = len(key.texts) + np.arange(table.num_rows)  # rows without a patient are not joined
     _, first_rows, groups = np.unique(
         np.where(unnamed, alone, key.codes), return_index=True, return_inverse=True
@@ -278,8 +280,8 @@ def joined(
     marks = NumberMarks(decimal, thousands)
     columns = {}
     for name, column in table.columns.items():
-        values = meant.get(name, {})
-        known = np.array([not _is_missing(text, values) for text in column.texts])[column.codes]
+        values, own = meant.get(name, {}), codes.get(name, ())
+        known = np.array([not _is_missing(t, values, own) for t in column.texts])[column.codes]
         known &= _of_event(table, rows, name)
         if name in as_they_are:
             known = np.ones(table.num_rows, dtype=bool)
@@ -385,8 +387,9 @@ def _plain(text: str, marks: NumberMarks) -> float:
     return marks.finite(text)
 
 
-def _is_missing(text: str, meant: ValueMap) -> bool:
-    return meant.get(canonical(text), text).lower() in MISSING_MARKERS
+def _is_missing(text: str, meant: ValueMap, codes: Collection[str]) -> bool:
+    text = meant.get(canonical(text), text)
+    return text.lower() in MISSING_MARKERS and canonical(text) not in codes
 
 
 def nearly_bare(is_missing: NDArray[np.bool_]) -> NDArray[np.bool_]:

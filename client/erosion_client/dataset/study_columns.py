@@ -22,7 +22,7 @@ from erosion_client.dataset.preparation import NOT_A_DATE, YEARS, time_between
 from erosion_client.dataset.sources.data_source import TableSource
 from erosion_client.dataset.text_table import NumberColumn, TextColumn, TextTable
 from erosion_common.settings.names import canonical
-from erosion_common.tasks.features import NumberFeature
+from erosion_common.tasks.features import CategoryFeature, NumberFeature
 from erosion_common.tasks.inputs import TabularTask
 from erosion_common.tasks.task import CodedColumn
 
@@ -101,6 +101,17 @@ def columns_of(
     names = study_column_names(task, with_target=with_target, split_column=split_column)
     needed = [local for name in names for local in source.needed(name)]
     return needed if source.patient is None else [*needed, source.patient]
+
+
+def codes_of(task: TabularTask, source: TableSource) -> dict[str, Collection[str]]:
+    """Return the study's categories and classes, by the data's own names of their columns."""
+    return {
+        source.local_name(column.name): (
+            column.categories if isinstance(column, CategoryFeature) else column.codes
+        )
+        for column in (*task.features, *task.target_columns)
+        if not isinstance(column, NumberFeature)
+    }
 
 
 def decimal_mark(table: TextTable, task: TabularTask, source: TableSource) -> DecimalMark:

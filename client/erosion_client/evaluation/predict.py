@@ -27,7 +27,7 @@ from erosion_client.dataset.sources.data_source import (
 )
 from erosion_client.dataset.sources.image_files import ImageFiles
 from erosion_client.dataset.sources.table_file import TableFile
-from erosion_client.dataset.study_columns import columns_of
+from erosion_client.dataset.study_columns import codes_of, columns_of
 from erosion_client.dataset.table_contract import check_table
 from erosion_client.evaluation.held_out import (
     TrainedOn,
@@ -175,7 +175,8 @@ def apply_model(saved: SavedModel, source: TableSource | ImageSource) -> Applied
     """Predict for every patient of a table, or every image. Raises DataError for the data."""
     if isinstance(source, ImageSource):
         return _applied_to_images(saved, source)
-    table = source.read(columns_of(saved.task, source, with_target=False))
+    wanted = columns_of(saved.task, source, with_target=False)
+    table = source.read(wanted, codes_of(saved.task, source))
     checked = check_table(table, saved.task, source, with_target=False)
     card, scaling = saved.card, saved.card.scaling
     inputs = table_inputs(saved.task, checked.rows, scaling, card.missing_means, card.cut)

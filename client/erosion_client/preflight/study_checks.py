@@ -12,8 +12,8 @@ from erosion_client.dataset.column_values import Fault
 from erosion_client.dataset.load import Patients, load_patients, table_source
 from erosion_client.dataset.single_column import columns_of, outcome_of, suspicion
 from erosion_client.dataset.split import Split, for_more_tested, split_patients
+from erosion_client.dataset.study_columns import codes_of, study_columns
 from erosion_client.dataset.study_columns import columns_of as table_columns_of
-from erosion_client.dataset.study_columns import study_columns
 from erosion_client.finding import Finding, failed, failed_by, ok, skipped, warning
 from erosion_client.records.account import dataset_of
 from erosion_client.records.records import Records
@@ -290,7 +290,7 @@ KINDS = ("usable", "missing", "out of range", "not understood")  # of values in 
 def column_counts(site: Site, task: TabularTask) -> Iterator[tuple[str, list[int]]]:
     """Yield the study's columns in the file, and their patients by KINDS."""
     source = table_source(site.data)
-    table = source.read(table_columns_of(task, source))
+    table = source.read(table_columns_of(task, source), codes_of(task, source))
     for name, column in study_columns(table, task, source).items():
         if column.text is None:
             continue

@@ -6,7 +6,7 @@ import os
 import stat
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -202,8 +202,13 @@ class TableSource(DataSource):
             return self.derive[column].columns
         return (self.local_name(column),)
 
-    def read(self, wanted: Collection[str]) -> TextTable:
-        """Read the wanted columns, by local names; with `rows` one row per patient. DataError."""
+    def read(
+        self, wanted: Collection[str], codes: Mapping[str, Collection[str]] | None = None
+    ) -> TextTable:
+        """Read the wanted columns, by local names; with `rows` one row per patient. DataError.
+
+        `codes`: the study's categories of a column, which are values whatever they are called.
+        """
         if self.rows is None:
             return self._named(self.read_rows(wanted))
         assert self.patient is not None
@@ -217,6 +222,7 @@ class TableSource(DataSource):
             decimal=self.stated_decimal,
             thousands=self.thousands or "",
             meant=meant,
+            codes=codes or {},
         )
         return replace(table, columns={n: c for n, c in table.columns.items() if n in set(wanted)})
 
