@@ -40,7 +40,6 @@ OTHER_SPLITS = flamby.OtherSplits(
     },
     compared={"harrell_c": "C-index", "integrated_brier": "integrated Brier"},
     lower_is_better=("integrated_brier",),
-    sometimes="harrell_c",
     test_share=TEST_SHARE,
 )
 PUBLISHED: Mapping[str, Sequence[float | None]] = constants("published")["fed-tcga"]

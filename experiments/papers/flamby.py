@@ -155,7 +155,6 @@ class OtherSplits:
     columns: Mapping[str, str]  # of each user's table: heading -> metric
     compared: Mapping[str, str]  # metric -> heading, in the table of ours against others
     lower_is_better: Collection[str]  # of these metrics
-    sometimes: str  # the metric that some splits lack
     test_share: float
 
     def draw(self, found: Mapping[str, Sequence[Values]]) -> dict[str, Any]:
@@ -184,10 +183,7 @@ class OtherSplits:
             if one.difference and one.is_clear:
                 better = (one.difference.mean > 0) != (one.metric in self.lower_is_better)
                 marked[one.setting, one.metric, "better" if better else "worse"] += 1
-        splits = ", ".join(
-            f"{user} {len(of)} ({len(figures_of(of, 'local', self.sometimes))})"
-            for user, of in found.items()
-        )
+        splits = ", ".join(f"{user} {len(of)}{self._fewer(of)}" for user, of in found.items())
         ways = {
             f"{heading}: {word}": (metric, word)
             for metric, heading in self.compared.items()
@@ -205,6 +201,12 @@ class OtherSplits:
             "marked": grid("", named(found), ways, lambda user, way: str(marked[user, *way])),
         }
 
+    def _fewer(self, splits: Sequence[Values]) -> str:
+        """Return in brackets the metrics that some splits lack, and how many splits have each."""
+        having = {of: len(figures_of(splits, "local", of)) for of in self.compared}
+        fewer = [f"{self.compared[of]} {n}" for of, n in having.items() if n < len(splits)]
+        return f" ({', '.join(fewer)})" if fewer else ""
+
     def _arms_of_user(self, splits: Sequence[Values]) -> str:
         """Return every arm's mean over the splits that have a metric."""
 
@@ -212,4 +214,9 @@ class OtherSplits:
             values = figures_of(splits, arm, metric)
             return in_words(values) if len(values) > 1 else ""
 
-        return grid("", named(self.rows), self.columns, entry)
+        having = {of: len(figures_of(splits, "local", of)) for of in self.columns.values()}
+        columns = {
+            heading if having[of] == len(splits) else f"{heading} ({having[of]} splits)": of
+            for heading, of in self.columns.items()
+        }
+        return grid("", named(self.rows), columns, entry)

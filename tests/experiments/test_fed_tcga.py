@@ -54,9 +54,10 @@ def test_of_the_brier_score_less_is_better_and_a_split_without_pairs_is_left_out
         cells[plan.name] = Cell(plan, figures, "c0ffee", "command", 1.0)
     text = fed_tcga.draw(cells).text
     assert "for all 18 together" in text  # 1 user x 3 of ours x 3 others x 2 metrics
-    assert "canada 8 (3)." in " ".join(text.split())
+    assert "canada 8 (C-index 3)." in " ".join(text.split())
     assert "| C-index: better | C-index: worse | integrated Brier: better |" in text
     assert "| canada | 0 | 0 | 3 | 0 |" in text
+    assert "Uno's C (3 splits)" in text
     assert "| local | 0.750 ± 0.000 | 0.750 ± 0.000 | 0.200 ± 0.000 |" in text
 
 
