@@ -30,9 +30,11 @@ PREPARED: list[dict[str, Any]] = [
     {"name": "dose", "winsorise": [0.5, 300], "log": True},
     {"name": "crp", "range": [0.1, 500], "log": True, "knots": [1, 5, 60]},
     {"name": "sex", "categories": ["f", "m"], "missing": "indicator"},
+    {"name": "base excess", "range": [-30, 30], "missing": "indicator"},
 ]
 OF_PREPARED = Scaling(
-    mean=(50, 0.5, 0.2, 0, 3, 2, 1, 0, 0), deviation=(10, 0.8, 0.6, 1, 0.5, 1.5, 0.4, 1, 1)
+    mean=(50, 0.5, 0.2, 0, 3, 2, 1, 0, 0, 0.5, 0),
+    deviation=(10, 0.8, 0.6, 1, 0.5, 1.5, 0.4, 1, 1, 4, 1),
 )
 PAIRS = {"interactions": [["age", "dose"], ["crp", "sex"]]}
 OF_PAIRS = Scaling(mean=(*OF_PREPARED.mean, 0, 0), deviation=(*OF_PREPARED.deviation, 1, 1))
@@ -98,6 +100,8 @@ def random_patients(task: TabularTask, count: int = 200) -> dict[str, list[str]]
         else:
             low, high = getattr(feature, "range", None) or (-5.0, 500.0)
             texts = [repr(float(value)) for value in random.uniform(low, high, count)]
+            if low < -1 < high:
+                texts[:5] = ["-1"] * 5  # in place of a category's code it says "missing"
         for place in random.choice(count, count // 10, replace=False):
             texts[place] = ""
         columns[feature.name] = texts

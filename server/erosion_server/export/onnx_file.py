@@ -20,6 +20,7 @@ from erosion_common.errors import CheckpointError, ModelError
 from erosion_common.support.software import install_command
 from erosion_common.tasks.features import CategoryFeature, NumberFeature
 from erosion_common.tasks.inputs import ImageTask, TabularTask
+from erosion_common.tasks.preparations import ABSENT
 from erosion_server.export import saved_run
 from erosion_server.export.saved_run import SavedRun
 
@@ -65,7 +66,9 @@ class _FromTable(nn.Module):
         for name in ("feature", "mean", "deviation", "farthest", "fill"):
             self._keep(name, [getattr(column, name) for column in columns])
         self._keep("is_number", [column.code is None for column in columns])
-        self._keep("wanted", [inf if c.code is None else float(c.code) for c in columns])
+        # ABSENT is no value of a number: it may be -1.
+        wanted = [inf if c.code is None or c.code == ABSENT else float(c.code) for c in columns]
+        self._keep("wanted", wanted)
         cubes = [(*column.cubes, *[(0.0, 0.0)] * 3)[:3] for column in columns]
         for name, place in (("knots", 0), ("factors", 1)):
             self._keep(name, [[cube[n][place] for cube in cubes] for n in range(3)])

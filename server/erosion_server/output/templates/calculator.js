@@ -36,7 +36,7 @@ function predict(values) {
   const inputs = model.inputs.map(([feature, code, cubes, mean, deviation, farthest, fill]) => {
     let value = values[feature];
     if (Number.isNaN(value)) return Math.fround(fill);
-    if (code !== null) return value === code ? 1 : 0;
+    if (code !== null) return code >= 0 && value === code ? 1 : 0;  // -1: that it is missing
     const {winsorise, log} = model.fields[feature];
     if (winsorise) value = Math.min(Math.max(value, winsorise[0]), winsorise[1]);
     if (log) value = Math.log(value);
