@@ -83,7 +83,9 @@ def recover(records: Records, coordinator: str, dataset: str, log: Path) -> Reco
             releases=records.privacy.recover(releases),
             sealed_rounds=records.sums.recover(sealed),
         )
-        records.note_log_read(log, read_to)
+        # A second kit's log may stay empty: that the coordinator asked says nothing of this one.
+        if read_to or coordinator not in asked_by:
+            records.note_log_read(log, read_to)
     if recovered != Recovered(0, 0, 0):
         logger.warning(
             "%s has %d answers, %d updates with noise and answers in %d sealed rounds that %s"
