@@ -57,8 +57,8 @@ def _lines(evidence: "Evidence", shown: "Sequence[Examined]") -> list[str]:
     if missing:
         lines.append(
             f"Not opened yet: {', '.join(missing)}. A person there hands over opening.safetensors,"
-            " from the folder NAME/sealed of the site's state, before that site takes part in"
-            " another sealed round. It shows this one update."
+            " from the run's folder in NAME/sealed of the site's state, which keeps those of its"
+            " last four sealed runs. It shows this one update."
         )
     if liars := [finding.hospital for finding in shown if not finding.is_honest]:
         lines.append(
