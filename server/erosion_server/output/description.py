@@ -257,4 +257,4 @@ def show(found: Descriptions, console: Console) -> None:
     for hospital, why in found.declined.items():
         console.print(Text(f"{hospital} gave no description: {printable(why)}"))
     if found.missing:
-        console.print(Text(f"Not connected in time: {', '.join(found.missing)}"))
+        console.print(Text(f"No answer in time: {', '.join(found.missing)}"))
