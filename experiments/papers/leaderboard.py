@@ -2,7 +2,7 @@
 
     python -m experiments.papers.leaderboard > docs/leaderboard.md
 
-Cells of one setting and seed are of the same split, as the base rate's loss in each shows.
+Cells of one setting and seed are of the same split; losses that two of them keep are compared.
 """
 
 from collections import Counter
@@ -45,6 +45,7 @@ SOURCES = (
     *(references.EXPERIMENT, personal_finish.EXPERIMENT),
 )
 FEWEST = 4  # splits of an interval
+SAME = 1e-3  # at most between the losses of one split on two machines; two splits differ by more
 Splits = Mapping[Setting, Mapping[int, Mapping[str, Values]]]  # seed -> arm -> metrics
 Row = tuple[str, float, float, str, float]  # arm, mean rank, mean and worst minus local, and where
 
@@ -71,11 +72,13 @@ def read_splits(results: Path = RESULTS) -> Splits:
 def merged(known: Mapping[str, Values], figures: Values) -> dict[str, Values]:
     """Return what is known of a split with a cell's figures, where they are of the same patients.
 
-    The base rate's loss, which every cell keeps, shows whether they are.
+    The losses that both keep show whether they are: the base rate's where shares of classes vary,
+    an arm's everywhere.
     """
     given = {RENAMED.get(n, n): of for n, of in figures.items() if isinstance(of, Mapping)}
-    apart = known[BASE]["log_loss"] - given[BASE]["log_loss"] if known else 0.0
-    return {**known, **(given if abs(apart) <= references.TOLERANCE else {})}
+    both = known.keys() & given.keys()
+    apart = max((abs(known[n]["log_loss"] - given[n]["log_loss"]) for n in both), default=0.0)
+    return {**known, **(given if apart <= SAME else {})}
 
 
 def compared(found: Splits) -> tuple[list[str], list[str]]:

@@ -2,7 +2,7 @@
 
 No round is run. On each split of which-rule and confirmation the user's site fits its local
 references, and their losses are compared with those that the cells of these experiments keep of
-every rule. The base rate's loss, which both keep, shows that a split is the same.
+every rule. Where the shares of classes vary, the base rate's loss shows that a split is the same.
 
 Cells `pooled-...` fit the same references to the training patients of all hospitals together: the
 best that a federated ridge or federated boosting could be if they gave what pooling gives.
@@ -126,7 +126,7 @@ def _run_pooled(config: Values, data_dir: Path | None) -> Values:
 def with_rules(cell: Cell, other: Cell | None, ours: str) -> Values | None:
     """Return the figures of the references, and of the rules by another cell of the same split.
 
-    None where there is no such cell, or it is of another split, as the base rate's loss shows.
+    None where there is no such cell, or the base rate's loss shows that it is of another split.
     """
     base = "base rate"
     if other is None or abs(other.figures[base]["log_loss"] - cell.figures[base]["log_loss"]) > (

@@ -172,6 +172,7 @@ def test_a_cell_of_other_patients_is_not_merged() -> None:
     assert both["weight_erosion_recommended_finish"] == {"log_loss": 0.3}
     assert set(both) == {*known, "weight_erosion_recommended_finish"}
     assert leaderboard.merged(known, losses_of(base_rate=0.61, new=0.1)) == known
+    assert leaderboard.merged(known, losses_of(base_rate=0.6, local=0.51, new=0.1)) == known
     assert leaderboard.merged({}, known) == known
 
 
