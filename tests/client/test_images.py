@@ -241,6 +241,11 @@ def test_an_npz_can_name_the_patient_of_each_image(tmp_path: Path) -> None:
         unsaid = saved(tmp_path, images=PIXELS, labels=["cat", "dog"], lesion=who)
         message = problem_of(unsaid.model_copy(update={"patient": "lesion"}))
         assert says(message, "2 images", "number 0")
+    for kind, number in ((np.float16, 2049), (np.float32, 16777217), (np.float64, 2**53 + 1)):
+        who = np.array([number - 1, number], dtype=kind)
+        shared = saved(tmp_path, images=PIXELS, labels=["cat", "dog"], lesion=who)
+        message = problem_of(shared.model_copy(update={"patient": "lesion"}))
+        assert says(message, "lesion", np.dtype(kind).name)
     spaced = saved(tmp_path, images=PIXELS, labels=["cat", "dog"], lesion=["a", "a "])
     found = spaced.model_copy(update={"patient": "lesion"}).read(TASK).patients
     assert found is not None

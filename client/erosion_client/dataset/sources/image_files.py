@@ -257,7 +257,7 @@ def _read_npz(
     patients = None
     if keys is not None:
         patients = [key_of(str(key).strip()) for key in keys.ravel().tolist()]
-        problems += _wrong_patients(source, keys.shape, patients, images)
+        problems += _wrong_patients(source, keys, patients, images)
     read = [
         read_target(list(map(str, values.ravel())), source, column)
         for column, values in zip(wanted, columns, strict=True)
@@ -279,13 +279,18 @@ def _read_npz(
 
 
 def _wrong_patients(
-    source: ImageSource, shape: tuple[int, ...], patients: Sequence[str], images: NDArray[Any]
+    source: ImageSource, keys: NDArray[Any], patients: Sequence[str], images: NDArray[Any]
 ) -> list[str]:
     """Return what is wrong with the array of patients."""
-    if shape != images.shape[:1]:
+    if keys.shape != images.shape[:1]:
         return [
-            f"{source.patient} is of shape {shape}, images of {images.shape}; give one patient"
+            f"{source.patient} is of shape {keys.shape}, images of {images.shape}; give one patient"
             " for each image"
+        ]
+    if keys.dtype.kind == "f" and (np.abs(keys) >= 2 / np.finfo(keys.dtype).eps).any():
+        return [
+            f"{source.patient} has numbers too large for {keys.dtype}, in which different patients"
+            " may share one; store them as whole numbers or as text"
         ]
     unnamed = [i for i, name in enumerate(patients) if name.lower() in MISSING_MARKERS]
     if not unnamed:
