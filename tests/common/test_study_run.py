@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from erosion_common.errors import DivergedError, RunError
+from erosion_common.errors import DivergedError, HopelessError, RunError
 from erosion_common.protocol.messages import EvaluateRequest, TrainRequest, TrainResult
 from erosion_common.rounds.arm import LastRound, arms_of, initial_state, outlier_of
 from erosion_common.rounds.channel import Connection, Reply, Request, Result, too_late
@@ -548,6 +548,16 @@ def test_a_study_whose_training_diverges_says_what_to_change(privacy: object, ra
     open_ = study(rounds=6, federation={"max_skipped_rounds": 2}, privacy=privacy)
     with refused(DivergedError, rate):
         study_run(everybody(open_, respond=away), Kept())
+
+
+def test_a_fold_without_a_round_that_was_done_has_no_predictions() -> None:
+    def respond(name: str, request: TrainRequest) -> TrainResult | None:
+        is_away = name == "a" and request.study.fold is not None
+        return None if is_away else trained(name, request)
+
+    of = study(rounds=2, evaluation={"folds": 2})
+    with refused(HopelessError, "fold", "skipped"):
+        study_run(everybody(of, respond=respond), Kept())
 
 
 def test_steps_that_a_hospital_says_it_took_count_up_to_a_bound() -> None:

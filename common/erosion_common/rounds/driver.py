@@ -59,6 +59,16 @@ def run_arm(
         _raise_if_hopeless(ctx, arm, num_rounds)
 
 
+def check_has_model(arm: Arm, where: str = "") -> None:
+    """Raises HopelessError where every round of a finished arm was skipped."""
+    if all(record.outcome == "skipped" for record in arm.records):
+        raise HopelessError(
+            f"Every round of {arm.name} was skipped{where}, so it has no model; the last because"
+            f" {arm.records[-1].note}",
+            remedy="Put that right, then begin a new run.",
+        )
+
+
 def run_round(ctx: RunContext, arm: Arm) -> RoundRecord:
     """Runs the next round and moves `arm` on. Raises RunError."""
     round_ = OpenRound(ctx, arm)

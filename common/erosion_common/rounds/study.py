@@ -13,14 +13,14 @@ from pathlib import Path
 from torch import Tensor
 
 from erosion_common.aggregation.cohort import HospitalName
-from erosion_common.errors import DivergedError, HopelessError, RunError
+from erosion_common.errors import DivergedError, RunError
 from erosion_common.learning.finished import Predictor
 from erosion_common.learning.models import check_model
 from erosion_common.protocol.messages import EvaluateReply, EvaluateResult, Summary
 from erosion_common.rounds.arm import arms_of, initial_state
 from erosion_common.rounds.context import Decisions, RunContext
 from erosion_common.rounds.data_check import DataCheck, completed, data_check
-from erosion_common.rounds.driver import run_arm
+from erosion_common.rounds.driver import check_has_model, run_arm
 from erosion_common.rounds.evaluation import evaluate
 from erosion_common.rounds.events import ArmFinished, ArmStarted, HospitalsCompared
 from erosion_common.rounds.records import RoundRecord, RunState
@@ -92,12 +92,7 @@ def run_study(ctx: RunContext) -> StudyOutcome:
     for arm in arms_of(ctx):
         ctx.emit(ArmStarted(arm.name, rounds[arm.name]))
         run_arm(ctx, arm, rounds[arm.name], curves.get(arm.name, ()))
-        if all(record.outcome == "skipped" for record in arm.records):
-            raise HopelessError(
-                f"Every round of {arm.name} was skipped, so it has no model; the last because"
-                f" {arm.records[-1].note}",
-                remedy="Put that right, then begin a new run.",
-            )
+        check_has_model(arm)
         ctx.emit(ArmFinished(arm.name))
         finals[arm.name], records[arm.name] = arm.state, arm.records
     evaluated = evaluate(ctx, finals)
@@ -173,6 +168,7 @@ def _cross_fit(ctx: RunContext, rounds: Mapping[str, int]) -> Mapping[str, Curve
         finals, curves, played = {}, {}, number * each
         for arm in arms_of(inner):
             run_arm(inner, arm, rounds[arm.name], shown_as=_after(played))
+            check_has_model(arm, " in a fold")
             finals[arm.name] = arm.state
             curves[arm.name] = [record.user_metrics for record in arm.records]
             played += rounds[arm.name]

@@ -24,7 +24,7 @@ from erosion_common.protocol.messages import (
 from erosion_common.protocol.performance import ModelFigures
 from erosion_common.rounds.arm import arms_of
 from erosion_common.rounds.context import Decisions, RunContext
-from erosion_common.rounds.driver import run_arm
+from erosion_common.rounds.driver import check_has_model, run_arm
 from erosion_common.rounds.evaluation import (
     RESAMPLE_SECONDS,
     figures_in,
@@ -139,6 +139,7 @@ def _without(
     ctx.emit(ArmStarted(model.arm, num_rounds, is_trial=True, trial=title))
     try:
         run_arm(inner, arm, num_rounds)
+        check_has_model(arm)
     except HopelessError as problem:
         return Validated(role="left_out", arm=model.arm, why_not=printable(str(problem)))
     own = replace(model, predictor=arm.state.params)
