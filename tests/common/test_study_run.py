@@ -11,9 +11,15 @@ import pytest
 import torch
 
 from erosion_common.errors import DivergedError, HopelessError, RunError
-from erosion_common.protocol.messages import EvaluateRequest, TrainRequest, TrainResult
+from erosion_common.protocol.messages import (
+    EvaluateRequest,
+    FinalMetrics,
+    TrainRequest,
+    TrainResult,
+)
 from erosion_common.rounds.arm import LastRound, arms_of, initial_state, outlier_of
 from erosion_common.rounds.channel import Connection, Reply, Request, Result, too_late
+from erosion_common.rounds.data_check import pointing_away
 from erosion_common.rounds.driver import run_arm
 from erosion_common.rounds.evaluation import evaluate_seconds
 from erosion_common.rounds.presence import UserDeclinedError
@@ -548,6 +554,20 @@ def test_a_study_whose_training_diverges_says_what_to_change(privacy: object, ra
     open_ = study(rounds=6, federation={"max_skipped_rounds": 2}, privacy=privacy)
     with refused(DivergedError, rate):
         study_run(everybody(open_, respond=away), Kept())
+
+
+def test_after_a_skipped_first_round_the_next_shows_who_learns_the_opposite() -> None:
+    def respond(name: str, request: TrainRequest) -> TrainResult | None:
+        is_away = name == "a" and request.round == 1
+        return None if is_away else trained(name, request, -0.1 if name == "b" else 0.1)
+
+    of, ends = study(), {"low": 0.7, "high": 0.9}
+    _, kept = played(of, respond=respond)
+    directions = [record.hospitals["b"].direction for record in kept.records]
+    assert directions == [None, pytest.approx(-1, abs=1e-6), None, None]
+    figures = {"num_patients": 100, "auroc": 0.8, "intervals": {"auroc": ends}}
+    (away,) = pointing_away(of, [kept.records], {"fedavg": FinalMetrics.model_validate(figures)})
+    assert away.hospital == "b"
 
 
 def test_a_fold_without_a_round_that_was_done_has_no_predictions() -> None:

@@ -88,15 +88,15 @@ def pointing_away(
     """
     if study.model.pretrained is not None or not _shows_something(study, arms):
         return []
-    firsts = [
+    firsts = (
         {
             name: entry.direction
-            for name, entry in of_arm[0].hospitals.items()
+            for name, entry in record.hospitals.items()
             if entry.direction is not None and name != study.user
         }
         for of_arm in records
-        if of_arm
-    ]
+        for record in of_arm
+    )
     directions = next((found for found in firsts if found), {})
     dim = max((place.stop for place in study.build_context.layout().values()), default=1)
     limit = max(AWAY, min(MOST_AWAY, BY_CHANCE / sqrt(dim)))

@@ -64,7 +64,7 @@ class HospitalRecord:
     outcome: Literal["accepted", "absent", "rejected", "not_asked"]
     reason: str = ""
     distance: float | None = None  # as the rule measures it; by default |d_i - d_0| / |d_0|
-    direction: float | None = None  # cosine with the user's update, in an arm's first round
+    direction: float | None = None  # cosine with the user's update, until a round is done
     weight_before: float | None = None  # relative to the user's own; None: not known yet
     weight_after: float | None = None
     num_samples: int | None = None  # that it counts for

@@ -159,7 +159,8 @@ class Round:
                 apart = cohort.distances_to_own().tolist()
                 measured = dict(zip(cohort.peers, apart, strict=True))
             distances = {**measured, cohort.own.agent: 0.0}
-            directions = _directions(cohort) if state.round == 0 else {}
+            is_first = state.round == state.skipped_in_a_row  # no round was done before
+            directions = _directions(cohort) if is_first else {}
         after = replace(
             state,
             round=state.round + 1,
