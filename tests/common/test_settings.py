@@ -1,5 +1,6 @@
 """Reading TOML, and the sentences that a person reads where a file is wrong."""
 
+import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -106,6 +107,11 @@ def reading(path: Path) -> str:
     with pytest.raises(SiteError) as raised:
         read_toml(path, "site file", SiteError)
     return str(raised.value)
+
+
+def test_a_pipe_is_no_matter_of_permissions(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert "account" not in reading(tmp_path / "pipe")
 
 
 @pytest.mark.parametrize(

@@ -179,7 +179,9 @@ def read_toml(
     except OSError as problem:
         raise error(
             f"The {what} {path} cannot be read: {problem.strerror}",
-            remedy="Give a file that this account may read.",
+            remedy="Give a file that this account may read."
+            if isinstance(problem, PermissionError)
+            else f"Check that this is the {what}, and the disk.",
         ) from None
     try:
         return tomllib.loads(text)
