@@ -247,7 +247,7 @@ def test_a_hospital_that_is_eroded_is_not_asked_any_more() -> None:
 # -- A round that does harm ----------------------------------------------------------------------
 
 
-def poisons(rounds: set[int], *, times: float = 15.0) -> tuple[Scripted, Kept]:
+def poisons(rounds: set[int], *, times: float = 15.0, of: int = 6) -> tuple[Scripted, Kept]:
     """Hospital b sends what screening lets pass, and what the user's model does not survive."""
 
     def respond(name: str, request: TrainRequest) -> TrainResult:
@@ -262,8 +262,15 @@ def poisons(rounds: set[int], *, times: float = 15.0) -> tuple[Scripted, Kept]:
         return result
 
     starts: list[torch.Tensor] = []
-    of = study(rounds=6, hospitals=["a", "b", "c", "d"])
-    return everybody(of, respond=respond), Kept()
+    whole = study(rounds=of, hospitals=["a", "b", "c", "d"])
+    return everybody(whole, respond=respond), Kept()
+
+
+def test_an_arm_whose_only_round_was_undone_has_no_model() -> None:
+    transport, kept = poisons({1}, of=2)
+    with refused(HopelessError, "undone"):
+        study_run(transport, kept)
+    assert [record.undoes for record in kept.records] == [None, 1]
 
 
 def test_a_round_that_ruins_the_users_model_is_undone_and_the_culprit_named() -> None:

@@ -60,11 +60,12 @@ def run_arm(
 
 
 def check_has_model(arm: Arm, where: str = "") -> None:
-    """Raises HopelessError where every round of a finished arm was skipped."""
-    if all(record.outcome == "skipped" for record in arm.records):
+    """Raises HopelessError where every round of a finished arm was skipped or undone."""
+    undone = {record.undoes for record in arm.records}
+    if all(record.outcome == "skipped" or record.round in undone for record in arm.records):
         raise HopelessError(
-            f"Every round of {arm.name} was skipped{where}, so it has no model; the last because"
-            f" {arm.records[-1].note}",
+            f"Every round of {arm.name} was skipped or undone{where}, so it has no model; the last"
+            f" because {arm.records[-1].note}",
             remedy="Put that right, then begin a new run.",
         )
 
