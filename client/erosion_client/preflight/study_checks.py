@@ -97,9 +97,10 @@ def check_study_here(site: Site, study: Study, records: Records | None = None) -
     work = f"{steps} steps of {study.training.batch_size} {samples} a round"
     if study.privacy is not None:
         work = "one step of all patients a round"
-    yield ok(
-        "limits", f"kept: {counts.num_patients} training patients, {work}, {study.rounds} rounds"
-    )
+    done = f"{counts.num_patients} training patients, {work}, {study.rounds} rounds"
+    if site.name in study.only_measuring:
+        done = f"it only measures, on {counts.num_patients} patients"
+    yield ok("limits", f"kept: {done}")
     yield from _privacy(site, study, records)
 
 
@@ -250,7 +251,7 @@ _PEERS_REMEDY = (
 def check_sealed(site: Site, study: Study | None) -> Iterator[Finding]:
     """Check the other hospitals' keys for sealed rounds, and a sum of all with equal weights."""
     what, path = "sealed rounds", site.sealed.peers
-    needed = study is not None and study.federation.sealed
+    needed = study is not None and study.federation.sealed and site.name in study.hospitals
     if path is None or not os.access(path, os.F_OK):
         nothing = f"there is no {path}, which sealed rounds need"
         yield failed(what, nothing, _PEERS_REMEDY) if needed else skipped(what, nothing)

@@ -99,11 +99,12 @@ def test_a_sealed_study_needs_everybodys_key(tmp_path: Path) -> None:
     assert "erin, frank" in missing.text
 
 
-def test_only_a_sealed_study_needs_keys(tmp_path: Path) -> None:
-    site = site_with(tmp_path)
-    (without,) = check_sealed(site, None)
-    (needed,) = check_sealed(site, sealed_study())
-    assert (without.outcome, needed.outcome) == (Severity.SKIPPED, Severity.FAILED)
+def test_only_who_trains_in_a_sealed_study_needs_keys(tmp_path: Path) -> None:
+    site, others = site_with(tmp_path), [*NAMES[:1], *NAMES[2:], "gina"]
+    measuring = sealed_study(hospitals=others, validation={"hospitals": ["bob"]})
+    studies = None, measuring, sealed_study()
+    outcomes = [finding.outcome for study in studies for finding in check_sealed(site, study)]
+    assert outcomes == [Severity.SKIPPED, Severity.SKIPPED, Severity.FAILED]
 
 
 @pytest.mark.parametrize(
