@@ -144,9 +144,9 @@ QUOTED = """
 ', '.join(allowed) | ', '.join(arms) | ', '.join(bad) | ', '.join(names)
 ', '.join(settings.site_steps()) | ', '.join(sorted(strangers)) | ', '.join(sorted(unknown))
 ', '.join(study.everyone) | _REMEDY | _in_words(short, _for_more_steps)
-_in_words(small, _for_more_rows) | arm | built | cells.cell | columns | cost | delta | dim | fewer
-fewest | first_mistake(mismatch, 'form') | fold.cut | fold.number | fold.of | folds[0].of
-folds_key(folds) | given | hospital | in_trials | key | label | lacking | left
+_in_words(small, _for_more_rows) | arm | built | called | cells.cell | columns | cost | delta | dim
+fewer | fewest | first_mistake(mismatch, 'form') | fold.cut | fold.number | fold.of | folds[0].of
+folds_key(folds) | given | hospital | in_trials | key | lacking | left
 len(scaling.deviation) | len(scaling.mean) | len(request.parameters) | length | limit
 limits.largest_round | limits.max_rounds
 limits.min_batch_size | limits.min_class | limits.min_local_steps | longest | method | most | name
