@@ -58,7 +58,7 @@ def measure_later(
     measured = {name for name, found in run.result.validation.items() if found.metrics is not None}
     wanted = [name for name in at or study.everyone if name not in {*measured, run.result.user}]
     if not wanted:
-        raise RunError("Every hospital that is named has measured this model.")
+        raise RunError("Every hospital that is named has measured this model, or is its user.")
     card, delivered = read_model(folder.path)
     check_card(card, folder)
     model = Delivered(card.arm, delivered, card.scaling, card.missing_means)
