@@ -53,6 +53,15 @@ def shown(where: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
     return code, capsys.readouterr().out
 
 
+def test_a_run_that_is_removed_meanwhile_is_passed_over(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written(tmp_path / "run" / "status.json", make_run()).ended()
+    found = [tmp_path / "removed" / "status.json", tmp_path / "run" / "status.json"]
+    monkeypatch.setattr(Path, "glob", lambda *_: iter(found))
+    assert "breast-cancer" in shown(tmp_path, capsys)[1]
+
+
 def test_before_the_first_round_it_says_who_is_missing_and_who_was_kept_out(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -158,6 +158,14 @@ def seconds_since(path: Path) -> float:
     return time.time() - path.stat().st_mtime
 
 
+def seconds_apart(path: Path) -> float:
+    """Return how far from now a file was written; infinity where it cannot be looked at."""
+    try:
+        return abs(seconds_since(path))
+    except OSError:  # its folder was removed meanwhile
+        return float("inf")
+
+
 def read_status_file(path: Path) -> Seen | None:
     """Return what `path` holds; None: no such file. Raises RunError, and PermissionError."""
     try:
@@ -217,7 +225,7 @@ def find_status(where: Path) -> tuple[Path, Seen]:
     is_site = where.suffix == ".toml" and not where.is_dir()
     folder = _records_of(where) if is_site else where
     # The nearest to now: one from before the clock was set back is not newer than one that lives.
-    runs = sorted(folder.glob(f"*/{STATUS_NAME}"), key=lambda path: abs(seconds_since(path)))
+    runs = sorted(folder.glob(f"*/{STATUS_NAME}"), key=seconds_apart)
     for path in [folder / STATUS_NAME, *([] if is_site else runs)]:
         if (seen := read_status_file(path)) is not None:
             return path, seen

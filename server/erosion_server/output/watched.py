@@ -78,7 +78,9 @@ class WatchedRuns:
             if (self._where / status.STATUS_NAME).exists()
             else []
         )
-        files = files or sorted(self._where.glob(f"*/{status.STATUS_NAME}"), key=_age)
+        files = files or sorted(
+            self._where.glob(f"*/{status.STATUS_NAME}"), key=status.seconds_apart
+        )
         found = []
         for path in files:
             try:
@@ -116,13 +118,6 @@ class WatchedRuns:
                 "of": rounds,
             }
         return {**made, **journal.shown(user, called)}
-
-
-def _age(path: Path) -> float:
-    try:
-        return abs(status.seconds_since(path))
-    except OSError:
-        return float("inf")
 
 
 class _RoundsSoFar:
