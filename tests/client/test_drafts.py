@@ -322,6 +322,18 @@ def test_drafts_of_shipped_tables(tmp_path: Path, name: str, target: str, time: 
             assert isinstance(feature, CategoryFeature)
 
 
+@pytest.mark.parametrize("event", ["12", "01"])
+@pytest.mark.parametrize("missing", ["", "30,,40\n"])
+def test_what_follows_from_an_event_is_asked_about(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], event: str, missing: str
+) -> None:
+    lines = [f"{50 + n * 7 % 90},{event[n % 2]},{40 + n % 2}" for n in range(80)]
+    (tmp_path / "a.csv").write_text("\n".join(["days,status,score", *lines]) + f"\n{missing}")
+    named = ["--target", "status", "--time", "days"]
+    assert main(["study", "new", str(tmp_path / "a.csv"), *named]) == 0
+    assert says(capsys.readouterr().out, "score", "AUROC")
+
+
 @pytest.mark.parametrize(
     ("patients", "target", "folds"),
     [(50, "ill", None), (200, "ill", 5), (1500, "ill", None), (200, "weight", None)],

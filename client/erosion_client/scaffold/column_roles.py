@@ -292,13 +292,11 @@ def _numbers(table: TextTable, profile: Profile) -> Floats:
 def _codes(table: TextTable, name: str) -> Floats:
     """Return (n,) codes of a column's words, in any spelling; NaN where there is none."""
     column = table.columns[name]
-    known = [text.lower() not in MISSING_MARKERS for text in column.texts]
-    said = [text for text, is_known in zip(column.texts, known, strict=True) if is_known]
-    spelt = one_spelling(said)
-    texts = [spelt.get(text, "") for text in column.texts]
-    ordered = in_order(texts)  # those without the event come first
-    codes = np.array([ordered.index(text) for text in texts], dtype=np.float64)
-    codes[~np.array(known, dtype=bool)] = np.nan
+    spelt = one_spelling([text for text in column.texts if text.lower() not in MISSING_MARKERS])
+    ordered = in_order(spelt.values())  # those without the event come first
+    codes = np.array(
+        [ordered.index(spelt[text]) if text in spelt else np.nan for text in column.texts]
+    )
     return codes[column.codes]
 
 
