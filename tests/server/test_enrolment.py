@@ -711,7 +711,7 @@ def test_the_authoritys_key_is_used_by_its_passphrase_alone(
     with refused(EnrolmentError, certificates.PASSPHRASE):  # nobody is at a terminal
         enrol_site(folder, "carol")
     ServingCertificate(folder)  # a coordinator starts without it
-    (tmp_path / "secret").write_text("correct horse battery\n")
+    (tmp_path / "secret").write_bytes(b"correct horse battery\r\n")  # an editor of Windows
     monkeypatch.setenv(f"{certificates.PASSPHRASE}_FILE", str(tmp_path / "secret"))
     enrol_site(folder, "carol")
     monkeypatch.setenv(f"{certificates.PASSPHRASE}_FILE", str(tmp_path / "none"))

@@ -52,7 +52,7 @@ def private_pem(key: PrivateKey, passphrase: str = "") -> bytes:
 def secret(variable: str, prompt: str) -> str:
     """Return a passphrase: `variable`'s, that of the file VARIABLE_FILE, a person's, or ""."""
     if file := os.environ.get(f"{variable}_FILE"):
-        return read_named(Path(file)).decode().removesuffix("\n")
+        return read_named(Path(file)).decode().rstrip("\r\n")
     if variable in os.environ or not sys.stdin.isatty():
         return os.environ.get(variable, "")
     return getpass(prompt)
