@@ -2,7 +2,7 @@
 
 import os
 import sqlite3
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -36,9 +36,9 @@ def num_reads(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
     def counted(kind: type[TableFile] | type[SqlQuery]) -> None:
         original = kind.read
 
-        def read(source: TableSource, wanted: Collection[str]) -> TextTable:
+        def read(source: TableSource, *asked: Any) -> TextTable:
             reads.append(source.describe())
-            return original(source, wanted)
+            return original(source, *asked)
 
         monkeypatch.setattr(kind, "read", read)
 

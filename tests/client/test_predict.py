@@ -396,7 +396,7 @@ def test_figures_from_the_table(tmp_path: Path, evaluation: dict[str, int], work
             f'name = "{name}"\n[coordinator]\naddress = "127.0.0.1:9092"\n'
             f'[data]\npath = "{name}.csv"\npatient = "key"\n'
         )
-    study = make_study(task=TASK, rounds=2, evaluation=evaluation)
+    study = make_study(task=TASK, rounds=4, evaluation=evaluation)
     run = erosion.simulate(study, sites, progress=False, workers=workers)
     held_out = run.predictions()
     assert set(run.rounds["num_patients"]) == {held_out["patient"].nunique()}

@@ -232,7 +232,7 @@ def test_a_simulation_on_own_files(tmp_path: Path) -> None:
     found = erosion.simulate(study, sites, progress=False)
     assert len(found.rounds) == (1 + 2) * len(study.arms)  # the start, and two rounds
     assert " test patients" in found.verdict
-    cross_fitted = make_study(rounds=2, evaluation={"folds": 2, "bootstrap": 100})
+    cross_fitted = make_study(rounds=4, evaluation={"folds": 2, "bootstrap": 100})
     tested = erosion.simulate(cross_fitted, sites, progress=False).verdict
     assert says(tested, "40 patients", "predicted")
     with raises(erosion.ErosionError, "name", "elsewhere"):
