@@ -526,7 +526,7 @@ def test_a_trial_that_stops_counts_with_what_it_reached() -> None:
 
 
 def runs_away(name: str, request: TrainRequest, *, after: int) -> TrainResult:
-    """The user's update is not finite after so many rounds, until when its loss falls."""
+    """The user's loss falls for so many rounds; then its updates are not finite."""
     delta = nan if name == "a" and request.round > after else 0.1
     figures = metrics(1.0 / min(request.round, after + 1)) if name == "a" else None
     return saying(trained(name, request, delta), metrics=figures)

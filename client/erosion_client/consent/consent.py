@@ -235,13 +235,13 @@ class Consent:
             self._check_budgets(answer, study.user)
             # Settings are chosen once a run: each further choice would have its own rounds. So are
             # the arm that is run without a hospital, and the model of others that is measured.
-            is_part = {study.user: study.fold is not None or study.is_left_out}
+            choices = {study.user: study.fold is not None or study.is_left_out}  # -> is_part
             if study.is_left_out:
-                is_part[f"{study.user} without {study.only_measuring[0]}"] = False
+                choices[f"{study.user} without {study.only_measuring[0]}"] = False
             if answer.step == FINAL_FIGURES and self._site.name != study.user:
-                is_part[f"{study.user} measured"] = False
+                choices[f"{study.user} measured"] = False
             choose = partial(table.choose, self._key, answer)
-            if not all(choose(whose, is_part=part) for whose, part in is_part.items()):
+            if not all(choose(what, is_part=is_part) for what, is_part in choices.items()):
                 raise RunOver(
                     f"{self._site.name} answers this run of study {study.name!r} with the settings,"
                     " the arm and the model that were chosen first, and not with others: start a"

@@ -90,7 +90,7 @@ class TextColumn:
 
 
 def key_of(text: str) -> str:
-    """Return how a patient's key is compared: 1 and 1.0 are one, 3.1 and 3.10 are two."""
+    """Return a form of a patient's key to compare: 1 and 1.0 are equal, 3.1 and 3.10 are not."""
     code = canonical(text)
     return text if text.isascii() and "." in code else code
 

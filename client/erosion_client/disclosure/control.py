@@ -233,7 +233,7 @@ class DisclosureControl:
         are rounded alike, but from just these patients, and are not remembered.
         """
         of_term = f", {term}" if term else ""
-        called, label = name + of_term, self._local_name(name) + of_term  # one, under every name
+        called, label = name + of_term, self._local_name(name) + of_term  # the same for every study
         known = ~np.isnan(values)
         patients = patient_hashes(values[known], groups[known], self._keys)
 
@@ -274,7 +274,7 @@ class DisclosureControl:
         identify patients in any order of the study's categories. None: the column is of numbers.
         """
         patients = patient_hashes(values, groups, self._keys)
-        column = self._local_name(name)  # one, under every name
+        column = self._local_name(name)  # the same for every study
         if texts is None:
             kinds = {f"counts: {', '.join(counts)} of {column}": patients}
         else:

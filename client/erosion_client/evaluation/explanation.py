@@ -119,9 +119,9 @@ def _farthest(scaling: Scaling | None) -> float:
 
 
 def _tried(dataset: LocalDataset, patients: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the rows (n,) of patients, drawn, with at most MOST_TRIED of them: tables are sorted.
+    """Draw patients with at most MOST_TRIED rows together, and return the rows' places (n,).
 
-    A patient's lot is the same in every fold.
+    The table's first ones would not do: it may be sorted. The order is the same in every fold.
     """
     numbers, rows = np.unique(patients, return_counts=True)
     generator = np.random.default_rng(dataset.seed("tried"))

@@ -311,7 +311,7 @@ class ArmBase(Settings):
     sends_gradients: ClassVar[bool] = False
     # exact ones, of all patients at once: a site lets them leave, or does not take part
     ends_by_itself: ClassVar[bool] = False
-    # where more rounds would change nothing: a selection leaves it all rounds of the study
+    # once it has converged: `[selection]` does not choose its number of rounds
     discloses: ClassVar[str] = ""  # by attachments, in words for a site that reviews the study
 
     algorithm: str = Field(description="The method. Left out: the arm's name.")

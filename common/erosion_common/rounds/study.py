@@ -145,7 +145,7 @@ def _select(ctx: RunContext) -> dict[str, SelectedSettings]:
         inner = replace(ctx, study=trial, store=ctx.store.of_fold(number), is_trial=True)
         (arm,) = arms_of(inner)
         ctx.emit(ArmStarted(arm.name, num_rounds, is_trial=True))
-        with suppress(DivergedError):  # it counts with what it had reached
+        with suppress(DivergedError):  # the rounds before that count
             run_arm(inner, arm, num_rounds)
         curve = [record.user_metrics for record in arm.records]
         ctx.store.keep_fold({arm.name: curve})

@@ -181,7 +181,7 @@ def read_toml(
             f"The {what} {path} cannot be read: {problem.strerror}",
             remedy="Give a file that this account may read."
             if isinstance(problem, PermissionError)
-            else f"Check that this is the {what}, and the disk.",
+            else "Check the path and the disk.",
         ) from None
     try:
         return tomllib.loads(text)

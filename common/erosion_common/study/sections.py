@@ -295,8 +295,9 @@ class Federation(Settings):
     quorum: int = Field(
         default=2,
         ge=1,
-        description="Updates that a round needs where all hospitals are asked, the user's own "
-        "included; where a method asks fewer, as many may be missing. With fewer it is skipped.",
+        description="Fewest updates of a round, the user's own included, if all hospitals are "
+        "asked; if a method asks fewer, the same number may be missing. A round with fewer is "
+        "skipped.",
     )
     start: Literal["all", "quorum"] = Field(
         default="all",
@@ -322,8 +323,8 @@ class Federation(Settings):
         default=None,
         gt=0,
         description="Seconds after which the run ends where the user or the quorum is missing, "
-        'or, with `start = "all"`, any hospital before the first round; there not before '
-        "`join_deadline_seconds`. Left out: it waits without end.",
+        'or, with `start = "all"`, any hospital before the first round, but not before '
+        "`join_deadline_seconds` have passed. Left out: it waits without end.",
     )
     max_skipped_rounds: int = Field(
         default=3,

@@ -170,7 +170,7 @@ EXACT = {"threshold", "level", "p_value", "p_by_cut", "horizon", "flips", "chose
 
 
 def to_tens(count: int) -> int:
-    """Round a number of patients, up from 5: so many are enough for a verdict."""
+    """Round to tens; 5 patients, the fewest of a class for a verdict, become 10."""
     return (count + 5) // 10 * 10
 
 

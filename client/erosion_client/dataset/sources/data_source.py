@@ -181,7 +181,7 @@ class TableSource(DataSource):
 
     @property
     def stated_decimal(self) -> DecimalMark | None:
-        """The decimal mark, where the site file says it, or that it groups no thousands."""
+        """The decimal mark that the site file gives, or that its `thousands` leaves; else None."""
         if self.decimal is None and self.thousands in (".", ","):
             return "," if self.thousands == "." else "."
         return self.decimal
