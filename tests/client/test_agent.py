@@ -380,6 +380,19 @@ def test_an_agent_sends_nothing_where_the_site_file_was_changed() -> None:
     assert not replies
 
 
+def test_questions_that_are_withdrawn_write_no_more_lines_than_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waits: list[float] = []
+    agent, line = after(), BreaksAfterTheWelcome(0)
+    monkeypatch.setattr(agent.stop, "wait", waits.append)
+    monkeypatch.setattr(time, "monotonic", lambda: 1.0)
+    asked = RequestMessage(RecordDict(), "r", 2, wire.DESCRIBE, group_id="comes too late", ttl=60.0)
+    for _ in range(103):
+        agent._answer(line, asked)  # type: ignore[arg-type]
+    assert waits == [0.0] * 100 + [1.0, 2.0, 3.0]
+
+
 def test_a_comment_is_no_change(file: Path, records: Records) -> None:
     site = running(file, records)
     file.write_text("# ours\n" + file.read_text())

@@ -266,6 +266,7 @@ class Agent:
             logger.info("round %s went on without this site's answer", where)
             if metadata.message_type == wire.DESCRIBE:  # it comes too late for this study
                 self._note_part(_run_in(message), takes_part=False)
+            self._keep_pace(message, reply)  # a withdrawn question has written a line, too
             return
         self._send(connection, message, reply)
 
@@ -309,15 +310,21 @@ class Agent:
         connection.reply(request, reply, log_head)
         self._has_answered = True
         kind = request.metadata.message_type
-        asks_again = not reply.has_error() and wire.asks_for_study(reply.content)
         if kind == wire.DESCRIBE:
             self._note_part(_run_in(request), takes_part=not reply.has_error())
-        elif not (self._takes_part or kind in _PACED or reply.has_error() or asks_again):
+        elif not (self._takes_part or _is_paced(request, reply)):
             self._note_part("", takes_part=True)  # an app's run asks nobody before
-        is_paced = reply.has_error() or kind in _PACED or asks_again
-        if is_paced or self._is_repeated():
+        self._keep_pace(request, reply)
+
+    def _keep_pace(self, request: Message, reply: Message) -> None:
+        if _is_paced(request, reply) or self._is_repeated():
             words = (reply.error.reason or "").encode() if reply.has_error() else b""
             self.stop.wait(self._pace.seconds_to_wait(time.monotonic(), len(words)))
+
+
+def _is_paced(request: Message, reply: Message) -> bool:
+    is_unbounded = reply.has_error() or request.metadata.message_type in _PACED
+    return is_unbounded or wire.asks_for_study(reply.content)
 
 
 def _run_in(request: Message) -> str:
