@@ -155,14 +155,22 @@ class WeakKey(SealedSite):
 class NoSuchRules(SealedSite):
     """Takes part in a sum that the rules forbid which it tells the others."""
 
+    told = SumRules(min_summed=99)
+
     def masked(
         self, weights: Mapping[str, float], scale: float, envelopes: Mapping[str, bytes]
     ) -> MaskedUpdate:
         view = View(self.asked, weights, scale)
         masked = super().masked(weights, scale, envelopes)
         key, words = self._identity.node_key, masked.receipt.words
-        receipt = sign_receipt(key, view, self._identity.name, words, SumRules(min_summed=99))
+        receipt = sign_receipt(key, view, self._identity.name, words, self.told)
         return replace(masked, receipt=receipt)
+
+
+class ManyNames(NoSuchRules):
+    """Names more hospitals than there are, which all others would be sent."""
+
+    told = SumRules(known=frozenset({"alice", "bob", "carol", "dave", "erin", "frank", "mallory"}))
 
 
 class FewWords(SealedSite):
@@ -209,6 +217,7 @@ class Refuses(SealedSite):
         (Refuses, "Not today"),
         (NoReceipt, "its receipt is not signed"),
         (NoSuchRules, "its own limits allow no such sum: 5 hospitals"),
+        (ManyNames, "its own limits name others"),
         (FarAway, "out of all proportion"),
         (FartherAway, "out of all proportion"),
         (FewWords, "'words' of shape (21,), expected (22,)"),

@@ -361,6 +361,9 @@ class SealedRound:
         key = self._sites.get(name)
         if key is not None and not is_receipt(key, view, name, receipt):
             self._reject(name, "its receipt is not signed by the key it is enrolled with")
+        elif receipt.rules != receipt.rules.among(self.attempt.roster):
+            # Every site is sent them, and no message has room for such lists of several.
+            self._reject(name, "its own limits name others than the hospitals of the round")
         elif problem := receipt.rules.problem_with(view.weights):
             self._reject(name, f"its own limits allow no such sum: {problem}")
         else:
