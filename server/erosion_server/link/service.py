@@ -163,13 +163,13 @@ class Service:
         sessions: Sessions,
         ours: Versions,
         *,
-        is_short_of_memory: bool,
+        frame_bytes: int,
         certificate_expires: Callable[[], datetime | None],
     ) -> None:
-        """`is_short_of_memory`: sites send in small frames."""
+        """`frame_bytes`: the largest that sites send in."""
         self._sessions, self._ours = sessions, ours
         self._throttle = TransferThrottle(sessions.num_sites)
-        self._is_short_of_memory = is_short_of_memory
+        self._frame_bytes = frame_bytes
         self._certificate_expires = certificate_expires
         self._greetings: Counter[str] = Counter()  # under way, by hospital
         self._latest: dict[str, deque[float]] = {}  # when each hospital connected, lately
@@ -255,9 +255,7 @@ class Service:
             "expires": None if verdict is None else verdict.expires.isoformat(),
             "certificate_expires": None if ends is None else ends.isoformat(),
             # A site that waits for its turn has a frame under way, which gRPC keeps in memory.
-            "frame_bytes": frames.MODEST_DATA_BYTES
-            if self._is_short_of_memory
-            else frames.LARGEST_DATA_BYTES,
+            "frame_bytes": self._frame_bytes,
         }
 
     async def _replace_dead(self, peer: Peer, context: Any) -> None:
