@@ -156,7 +156,7 @@ def serve(
     """Run the coordinator to the end of the last round."""
     study = study_of(num_sites, num_rounds)
     keys = None if federation is None else FederationFolder(federation)
-    link = make_link(study.hospitals, address, keys, is_short_of_memory=on_disk)
+    link = make_link(study.hospitals, address, keys)
     link.start()
     grid = link.open(folder / "spool" if on_disk else None)
     channel = NetworkChannel(study, grid, link if link.enrolled_only else None)

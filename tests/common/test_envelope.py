@@ -181,7 +181,7 @@ def test_frames_stay_modest_where_what_was_taken_goes_on_slowly() -> None:
     assert max(sizes) == MODEST_DATA_BYTES
 
 
-def test_frames_stay_as_small_as_a_coordinator_short_of_memory_asks() -> None:
+def test_frames_stay_as_small_as_a_coordinator_asks() -> None:
     size = FrameSize.asked(MODEST_DATA_BYTES)
     assert max(sizes_while(size, 2 * FAST_BYTES, 0.001)) == MODEST_DATA_BYTES
 

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,7 +18,7 @@ from erosion_common.protocol.frames import LARGEST_HEAD_BYTES, LONGEST_REASON, M
 from erosion_server.link import Link
 from erosion_server.link import link as link_module
 from erosion_server.link.channel import Content, Request
-from erosion_server.link.link import most_connections
+from erosion_server.link.link import make_link, most_connections
 from erosion_server.link.service import Service, certificate_of
 from erosion_server.link.site_session import SiteSession
 from experiments.slow_line import SlowLine
@@ -83,6 +84,35 @@ def test_a_time_that_could_be_anywhere_or_is_none_tells_a_site_nothing(
         link.stop()
     assert welcome.problem is None
     assert (welcome.ahead, welcome.expires, welcome.certificate_expires) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("hospitals", "frame", "ahead"),
+    [(2, 2**21, 2**21), (0, 2**19, 2**19), (64, 2**18, 2**17), (1000, 2**18, 2**17)],
+)
+def test_the_more_hospitals_there_are_the_less_of_each_arrives_before_it_is_read(
+    hospitals: int, frame: int, ahead: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told, options = Service._welcome, link_module._options
+    seen: list[object] = []
+
+    def welcome(*given: Any) -> dict[str, Any]:
+        seen.append(told(*given)["frame_bytes"])
+        return told(*given)
+
+    def noted(*given: Any) -> list[tuple[str, int]]:
+        seen.append(dict(options(*given))["grpc.http2.lookahead_bytes"])
+        return options(*given)
+
+    monkeypatch.setattr(Service, "_welcome", welcome)
+    monkeypatch.setattr(link_module, "_options", noted)
+    link = make_link([f"site{number}" for number in range(hospitals)], "127.0.0.1:0", None)
+    link.start()
+    try:
+        assert SiteLink(link.address).check(seconds=PATIENCE).problem is None
+    finally:
+        link.stop()
+    assert seen == [ahead, frame]
 
 
 def test_what_cannot_be_taken_in_for_a_reason_of_our_own_is_logged(

@@ -19,7 +19,7 @@ PATH = f"/{SERVICE}/{METHOD}"
 
 SMALLEST_DATA_BYTES = 2**15  # of a frame that does not end its message
 # Of one frame, which is a sign of life once it is whole: on a link of unknown speed or to a
-# coordinator that is short of memory, and on one that has taken FAST_BYTES of a message in time.
+# coordinator of many sites, and on one that has taken FAST_BYTES of a message in time.
 MODEST_DATA_BYTES, LARGEST_DATA_BYTES = 2**18, 2**21
 FAST_BYTES, FAST_BYTES_PER_SECOND = 2**24, 2**22
 ARRIVING_PATIENCE = 4  # times the otherwise tolerated silence, while a message is arriving

@@ -160,12 +160,7 @@ def run_queue(
 @contextmanager
 def _listening(setup: Setup, hospitals: Collection[str] = ()) -> Iterator[Link]:
     """Open the port, and close it after Ctrl-C, too."""
-    link = make_link(
-        tuple(hospitals),
-        setup.address,
-        setup.federation,
-        is_short_of_memory=setup.updates != "memory",
-    )
+    link = make_link(tuple(hospitals), setup.address, setup.federation)
     link.start()
     try:
         yield link

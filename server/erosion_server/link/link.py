@@ -251,12 +251,10 @@ def _do(work: Coroutine[Any, Any, Any], loop: asyncio.AbstractEventLoop, seconds
     return asyncio.run_coroutine_threadsafe(work, loop).result(seconds)
 
 
-def _bytes_ahead(num_hospitals: int, *, is_short_of_memory: bool) -> int:
+def _bytes_ahead(num_hospitals: int) -> int:
     # What arrives of a site before it is read stays in memory. gRPC would raise that to several MB
     # where it is fast; of all sites 8 MiB a round trip of 50 ms are 1.3 Gbit/s.
-    if is_short_of_memory:
-        return 2**16
-    return max(MODEST_DATA_BYTES, min(2**23 // max(1, num_hospitals), LARGEST_DATA_BYTES))
+    return max(2**17, min(2**23 // (num_hospitals or 16), LARGEST_DATA_BYTES))
 
 
 def _options(most_connections: int, bytes_ahead: int) -> list[tuple[str, int]]:
@@ -283,18 +281,15 @@ def make_link(
     hospitals: Sequence[str],
     address: str | None,
     federation: FederationFolder | None,
-    *,
-    is_short_of_memory: bool = False,
 ) -> Link:
     """Return a link that is not started; without `federation` it has no TLS and no enrolment.
 
     `address` None: every address of this machine at the port that the site kits name, or the
-    loopback's. `hospitals`: their keys' expiry is watched. `is_short_of_memory`: some channel may
-    have a spool folder; little is kept of what arrives.
+    loopback's. `hospitals`: their keys' expiry is watched; none: studies are to come.
 
     Raises LinkError, EnrolmentError.
     """
-    bytes_ahead = _bytes_ahead(len(hospitals), is_short_of_memory=is_short_of_memory)
+    bytes_ahead = _bytes_ahead(len(hospitals))
     if federation is None:
         address = address or f"127.0.0.1:{DEFAULT_PORT}"
         if not is_loopback(address):
