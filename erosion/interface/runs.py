@@ -165,7 +165,7 @@ def simulate(
         progress: Whether to show a progress bar on standard error.
         workers: Processes, forked from this one, in which the hospitals train; 1: in this one, in
             turn. By default in this one until a round shows that processes would save time, then in
-            as many as there are cores. The figures are the same.
+            as many as there are cores; with stacks in this one. The figures are the same.
         stacked: Whether the hospitals of one process are trained as one stack (`torch.func`); the
             figures are the same but for the rounding of float32. By default on a GPU, and with many
             hospitals and a small model.

@@ -79,8 +79,8 @@ class InProcess:
 
         `workers`: processes to call them in; 1: in turn in this one. None: in turn, until an
         exchange has taken WORTH_SECONDS, from then on in as many as there are cores, where
-        processes can be forked. `stacked`: whether those of one process are trained as a stack;
-        None: where that is faster. Raises StudyError for what cannot be.
+        processes can be forked and nothing may be stacked. `stacked`: whether those of one process
+        are trained as a stack; None: where that is faster. Raises StudyError for what cannot be.
         """
         self._study, self._clock = study, clock
         self._hospitals = dict(enumerate(hospitals.values(), start=1))
@@ -103,6 +103,9 @@ class InProcess:
             self._stacked = False
         elif problem and stacked:
             raise StudyError(f"stacked = True: {problem}; leave stacked out")
+        # When processes are forked depends on the time, and who is in a stack decides its rounding.
+        if workers is None and (stacked or (self._stacked is None and _may_be_stacked(study))):
+            self._workers = 1
 
     def __enter__(self) -> Self:
         return self
@@ -246,6 +249,11 @@ def _why_not_stacked(study: Study, hospitals: Collection[Hospital]) -> str:
     if len({_device(hospital) for hospital in hospitals}) > 1:
         return "the hospitals have different devices (compute.device in the site files)"
     return why_not_stacked(study.model, study.task, study.training)
+
+
+def _may_be_stacked(study: Study) -> bool:
+    longest = max(place.stop for place in study.build_context.layout().values())
+    return len(study.hospitals) >= FEWEST_STACKED and longest <= LARGEST_STACKED
 
 
 def _device(hospital: Hospital) -> str:
