@@ -63,7 +63,9 @@ def plot_weights(run: "Run", arm: str | None = None, ax: "Axes | None" = None) -
     rows = run.weights[run.weights["arm"] == arm]
     for hospital, of_hospital in rows.groupby("hospital", sort=False):
         axes.plot(of_hospital["round"], of_hospital["weight"], label=str(hospital))
-    return _labelled(axes, f"weight, relative to {run.study.user}'s ({arm})")
+    own = rows.loc[rows["hospital"] == run.study.user, "weight"].dropna()
+    largest = f"{run.study.user}'s" if (own == 1).all() else "the largest"
+    return _labelled(axes, f"weight, relative to {largest} ({arm})")
 
 
 def plot_arms(run: "Run", metric: str | None = None, ax: "Axes | None" = None) -> "Axes":

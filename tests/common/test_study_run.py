@@ -573,8 +573,13 @@ def test_after_a_skipped_first_round_the_next_shows_who_learns_the_opposite() ->
     directions = [record.hospitals["b"].direction for record in kept.records]
     assert directions == [None, pytest.approx(-1, abs=1e-6), None, None]
     figures = {"num_patients": 100, "auroc": 0.8, "intervals": {"auroc": ends}}
-    (away,) = pointing_away(of, [kept.records], {"fedavg": FinalMetrics.model_validate(figures)})
+    arms = {"fedavg": FinalMetrics.model_validate(figures)}
+    (away,) = pointing_away(of, [kept.records], arms)
     assert away.hospital == "b"
+    # So does the first round of a later arm, of who was not in the one before.
+    entries = ({n: e for n, e in r.hospitals.items() if n != "b"} for r in kept.records)
+    earlier = [replace(r, hospitals=each) for r, each in zip(kept.records, entries, strict=True)]
+    assert pointing_away(of, [earlier, kept.records], arms) == [away]
 
 
 def test_a_fold_without_a_round_that_was_done_has_no_predictions() -> None:

@@ -98,7 +98,9 @@ def test_weights_are_drawn_where_the_rule_left_the_users_out(tmp_path: Path) -> 
         )
         for record in run.records
     )
-    lines: Any = replace(run, records=records).plot_weights().lines
+    axes = replace(run, records=records).plot_weights()
+    assert ("home" in run.plot_weights().get_ylabel(), "home" in axes.get_ylabel()) == (True, False)
+    lines: Any = axes.lines
     drawn = {line.get_label(): [*line.get_ydata()] for line in lines}
     of_alike = [r.hospitals["alike"].weight_after for r in records if r.arm == "weight_erosion"]
     assert (drawn["home"], drawn["alike"]) == ([0.0, 0.0], of_alike)

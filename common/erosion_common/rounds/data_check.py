@@ -81,23 +81,19 @@ def completed(
 def pointing_away(
     study: Study, records: Iterable[Sequence[RoundRecord]], arms: Mapping[str, FinalMetrics]
 ) -> list[Misfit]:
-    """Return hospitals that learnt the opposite in the first round of the arm that first asked.
+    """Return hospitals that learnt the opposite in the first round of the first arm they were in.
 
     Nothing is said where the user's patients show nothing that could be learnt, nor where the model
     starts from what it learnt elsewhere.
     """
     if study.model.pretrained is not None or not _shows_something(study, arms):
         return []
-    firsts = (
-        {
-            name: entry.direction
-            for name, entry in record.hospitals.items()
-            if entry.direction is not None and name != study.user
-        }
-        for of_arm in records
-        for record in of_arm
-    )
-    directions = next((found for found in firsts if found), {})
+    directions: dict[str, float] = {}
+    for of_arm in records:
+        for record in of_arm:
+            for name, entry in record.hospitals.items():
+                if entry.direction is not None and name != study.user:
+                    directions.setdefault(name, entry.direction)
     dim = max((place.stop for place in study.build_context.layout().values()), default=1)
     limit = max(AWAY, min(MOST_AWAY, BY_CHANCE / sqrt(dim)))
     away = {name: cosine for name, cosine in directions.items() if cosine <= -limit}
