@@ -90,6 +90,14 @@ class Personalized(RoundStrategy, FedAvg):
             raise StudyError(
                 f"fraction_train = {fraction_train}; it must be above 0 and at most 1."
             )
+        for name, value, least in (
+            ("num_rounds", num_rounds, 1),
+            ("quorum", quorum, 1),
+            ("max_skipped_rounds", max_skipped_rounds, 1),
+            ("wait_seconds", wait_seconds, 0),
+        ):
+            if not value >= least:  # nor nan, which would be waited for without end
+                raise StudyError(f"{name} = {value}; it must be {least} or more.")
         FedAvg.__init__(
             self,
             fraction_train=fraction_train,

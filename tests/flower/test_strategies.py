@@ -436,6 +436,8 @@ def test_a_node_that_came_as_the_user_before_its_old_one_was_gone_is_asked_again
         (lambda: Personalized("erosion", user=0, num_rounds=1), "no rule 'erosion'"),
         (lambda: erosion(settings={"distance_penalty": -1}), "it must be 0 or more"),
         (lambda: erosion(nodes={1: "a"}), "nodes has no '0'"),
+        (lambda: erosion(quorum=0), "quorum"),
+        (lambda: erosion(wait_seconds=float("nan")), "wait_seconds"),
         (
             lambda: Personalized(
                 "fedavg", user=0, num_rounds=1, settings={"own_parameters": ["w"]}
