@@ -97,12 +97,18 @@ def _as_written(approved: Study, arm: str, tried: object) -> dict[str, object]:
 
 
 def contracts_of(study: Study) -> dict[str, str]:
-    """Return, by column, everything that decides whether a hospital's values are accepted."""
+    """Return, by column, everything that decides whether a hospital's values are accepted.
+
+    And, where sums of prepared values leave, how: with `winsorise` these count values beyond it.
+    """
     task = study.task
+    keys = {"range", "categories"}
+    if study.scaling == "federated":
+        keys |= {"winsorise", "log", "knots"}
     contracts = {column.name: repr(column) for column in task.target_columns}
     if isinstance(task, TabularTask):
         for feature in task.features:
-            said = feature.model_dump_json(include={"type", "range", "categories"})
+            said = feature.model_dump_json(include=keys, exclude_defaults=True)
             contracts[feature.name] = f"{said} {task.policy(feature)}"
         for column in task.target_columns:  # a patient without an outcome may be left out
             contracts[column.name] += " refuse" if task.missing == "refuse" else " drop"

@@ -180,8 +180,8 @@ class Consent:
             names = contracts_of(study)  # a column's local name stays here
             column = next(n for n in names if known_as in (n, local_name(self._site, n)))
             raise Refusal(
-                f"{self._site.name} compared its data with {most} different ranges, categories"
-                f" or policies of {column!r} already; budget.variants = {most}",
+                f"{self._site.name} compared its data with {most} different ranges, cuts,"
+                f" categories or policies of {column!r} already; budget.variants = {most}",
                 remedy="Ask as one of the earlier studies did.",
             )
         if len(self._held) == _KNOWN:
