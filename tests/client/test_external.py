@@ -19,6 +19,7 @@ from erosion_client.records.records import Records
 from erosion_client.site_file import Site
 from erosion_client.training.hospital import Hospital
 from erosion_client.training.limits import needs_of
+from erosion_client.training.request import MOST_MODELS, checked_payload
 from erosion_common.algorithms.base import TRAIN
 from erosion_common.errors import Refusal, StudyError
 from erosion_common.protocol import wire
@@ -232,6 +233,7 @@ def test_requests_that_fit_no_model_are_refused(
     wrong: list[tuple[dict[str, Any], Any]] = [
         ({"fedavg": params[:-1]}, scaling),
         ({"fedavg": params * np.nan}, scaling),
+        ({"fedavg": params.repeat(MOST_MODELS + 1, 1)}, scaling),
         ({"fedavg": params, "local": params}, scaling),
         ({"other": params}, scaling),
         ({"fedavg": params}, None),
@@ -241,6 +243,8 @@ def test_requests_that_fit_no_model_are_refused(
         with pytest.raises(Refusal):
             hospital.evaluate(EvaluateRequest(of, parameters, scaled))
     assert hospital.evaluate(EvaluateRequest(of, {"fedavg": params}, scaling)).header.arms
+    with pytest.raises(Refusal):  # as a method's step would train or measure each
+        checked_payload("models", params.repeat(MOST_MODELS + 1, 1), len(params))
 
 
 def result_of(run: Simulation, name: str, **changes: Any) -> EvaluateResult:

@@ -13,7 +13,7 @@ from torch import Tensor
 from erosion_client.dataset.local_dataset import LocalDataset
 from erosion_client.evaluation.final_figures import measure_with_intervals
 from erosion_client.evaluation.performance import model_figures
-from erosion_client.training.request import arm_of
+from erosion_client.training.request import MOST_MODELS, arm_of
 from erosion_common.errors import Refusal
 from erosion_common.learning.finished import (
     LAYERS,
@@ -105,9 +105,13 @@ def _predictions(
     dataset: LocalDataset, parameters: Tensor, layers: Tensor | None, request: EvaluateRequest
 ) -> Any:
     task, dim = dataset.study.task, dataset.dim
-    is_vector = parameters.dim() in (1, 2) and parameters.shape[-1] == dim and parameters.numel()
+    is_vector = parameters.dim() in (1, 2) and parameters.shape[-1] == dim
+    is_vector = is_vector and 0 < parameters.numel() <= MOST_MODELS * dim
     if not is_vector or parameters.is_complex() or not bool(parameters.isfinite().all()):
-        raise Refusal(f"The request brings a model that is not of {dim} finite parameters.")
+        raise Refusal(
+            f"The request brings a model that is not of {dim} finite parameters, or more than"
+            f" {MOST_MODELS} such."
+        )
     inputs = dataset.as_delivered(request.scaling, request.missing_means).inputs
     parameters = parameters.to(inputs.device)
     predictor: Predictor = parameters

@@ -66,6 +66,9 @@ def checked_parameters(parameters: Tensor, dim: int) -> Tensor:
     return parameters
 
 
+MOST_MODELS = 1000  # of one arm in a request: the patients are gone through once for each
+
+
 def checked_payload(name: str, tensor: Tensor, dim: int | None) -> Tensor:
     """Return a tensor that an algorithm sent. Raises Refusal."""
     if not tensor.dtype.is_floating_point:
@@ -75,6 +78,8 @@ def checked_payload(name: str, tensor: Tensor, dim: int | None) -> Tensor:
             f"The request brings {name!r} of shape {tuple(tensor.shape)}; its last length must be"
             f" that of the study's model, {dim}."
         )
+    if dim is not None and tensor.numel() > MOST_MODELS * dim:
+        raise Refusal(f"The request brings {name!r} with more than {MOST_MODELS} models.")
     if not is_finite(tensor.flatten()):
         raise Refusal(f"The request brings {name!r} with a value that is not finite.")
     return tensor
