@@ -19,7 +19,7 @@ from erosion_common.learning.local_sgd import predictions_of
 from erosion_common.program.command_line import main
 from erosion_common.tasks.inputs import ImageTask, TabularTask
 from erosion_server.export import onnx_file
-from erosion_server.export.onnx_file import TOLERANCE, as_onnx, relative_difference
+from erosion_server.export.onnx_file import TOLERANCE, TRIED, as_onnx, relative_difference
 from erosion_server.export.saved_run import SavedRun, load_saved_run
 from tests.support.exported import (
     CLASSES,
@@ -176,6 +176,13 @@ def test_a_file_that_predicts_otherwise_is_not_written(
     monkeypatch.setattr(onnx_file, "_traced", of_another)
     with pytest.raises(CheckpointError, match="otherwise"):
         as_onnx(saved)
+
+
+def test_a_wide_table_is_tried_out_too(tmp_path: Path) -> None:
+    task = table_task(**CLASSES, missing="refuse", features=[f"x{n}" for n in range(300)])
+    saved = loaded(write_run(tmp_path / "run", task, scaling=None, replaced=None))
+    made_up = getattr(onnx_file, "_made_up")(saved.card.task)  # noqa: B009
+    assert int((~torch.stack(made_up).isnan().any(dim=0)).sum()) >= TRIED // 2
 
 
 def test_the_command_writes_a_model_card_with_it(
