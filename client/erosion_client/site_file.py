@@ -116,7 +116,7 @@ class Limits(Settings):
         "from a sealed one where the other hospitals have nobody there; such a study is declined. "
         "Counted are all who are trained on, also where a fold is held out: a round of a few "
         "`steps`, or a method that trains on a part, may see fewer. A refusal discloses that "
-        "there is such a class. 1: no such rule.",
+        "there is such a class; other `cut_points` count for `budget.variants`. 1: no such rule.",
     )
     min_local_steps: int = Field(
         default=2,

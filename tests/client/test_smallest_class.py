@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from erosion_client.consent.approvals import contracts_at
 from erosion_client.finding import Severity
 from erosion_client.preflight.study_checks import check_study_here
 from erosion_client.site_file import Site
@@ -47,12 +48,12 @@ def followed(folder: Path, *times_and_events: tuple[float, int], least: int) -> 
     return make_site(folder, text, name="b", limits={"min_class": least})
 
 
-def survival(**keys: Any) -> Study:
+def survival(last: float = 30, **keys: Any) -> Study:
     task = {
         "kind": "tabular",
         "outcome": "survival",
         "target": {"time": "days", "event": "dead"},
-        "cut_points": [10, 20, 30],
+        "cut_points": [10, 20, last],
         "features": ["age", "dose"],
     }
     return make_study(task=task, **keys)
@@ -136,6 +137,15 @@ def test_an_interval_is_too_small(one: tuple[float, int], declined: bool, tmp_pa
             Hospital(site).describe(survival())
     else:
         Hospital(site).describe(survival())
+
+
+@pytest.mark.parametrize("least", [1, 2])
+def test_other_intervals_are_another_question_where_few_in_one_decline(
+    least: int, tmp_path: Path
+) -> None:
+    site = followed(tmp_path, (5.0, 1), least=least)
+    asked = {contracts_at(site, survival(last))["days"] for last in (30, 31, 32)}
+    assert len(asked) == (1 if least == 1 else 3)
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ from erosion_common.study.privacy import epsilon_of
 from erosion_common.study.study import Study, study_from_json
 from erosion_common.support.status import STATUS_NAME
 from erosion_common.tasks.inputs import ImageTask, TabularTask
+from erosion_common.tasks.survival import Survival
 
 _KEPT = ("name", "hospitals", "rounds", "seed")  # by everything that a study leads to
 
@@ -124,7 +125,11 @@ def contracts_at(site: Site, study: Study) -> dict[str, str]:
     at once is one question.
     """
     said: dict[str, set[str]] = {}
-    for name, contract in contracts_of(study).items():
+    found, task = contracts_of(study), study.task
+    if isinstance(task, Survival) and site.limits.min_class > 1:
+        # A refusal tells of an interval that few are in.
+        found[task.target_columns[0].name] += f" cut at {task.cut_points}"
+    for name, contract in found.items():
         for each in (name, local_name(site, name)):
             said.setdefault(each, set()).add(contract)
     return {name: " and ".join(sorted(contracts)) for name, contracts in said.items()}
