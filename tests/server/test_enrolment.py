@@ -790,9 +790,16 @@ def test_what_will_soon_keep_a_hospital_out_is_said_at_the_start(
     enrol_site(folder, "bob", days=20)
     enrol_site(folder, "carol")
     renew_coordinator(folder, days=10)
-    make_link(["bob", "carol", "dave"], "127.0.0.1:0", folder)
-    said = [record.getMessage() for record in caplog.records if record.name == "erosion.admission"]
-    commands = [shlex.split(line.partition(" run: erosion ")[2]) for line in said]
+
+    def said_of(hospitals: list[str]) -> list[list[str]]:
+        caplog.clear()
+        make_link(hospitals, "127.0.0.1:0", folder)
+        said = [each.getMessage() for each in caplog.records if each.name == "erosion.admission"]
+        return [shlex.split(line.partition(" run: erosion ")[2]) for line in said]
+
+    of_a_queue = said_of([])  # which knows no study's hospitals yet
+    assert [command[1:3] for command in of_a_queue] == [["renew", "coordinator"], ["renew", "bob"]]
+    commands = said_of(["bob", "carol", "dave"])
     assert [command[1:3] for command in commands] == [
         ["renew", "coordinator"],
         ["renew", "bob"],

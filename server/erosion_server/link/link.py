@@ -285,7 +285,8 @@ def make_link(
     """Return a link that is not started; without `federation` it has no TLS and no enrolment.
 
     `address` None: every address of this machine at the port that the site kits name, or the
-    loopback's. `hospitals`: their keys' expiry is watched; none: studies are to come.
+    loopback's. `hospitals`: their keys' expiry is watched; none: studies are to come, and all that
+    are enrolled are watched.
 
     Raises LinkError, EnrolmentError.
     """
@@ -346,7 +347,7 @@ def expiry_warnings(
             " kit for every site"
         )
     expiries = admission.expiries()
-    for hospital in hospitals:
+    for hospital in hospitals or expiries:  # a queue's or an app's are all that are enrolled
         if (reason := admission.why_not(hospital)) is not None:
             remedy = "renew" if hospital in expiries else "site"
             warnings.append(
