@@ -578,11 +578,14 @@ def test_what_does_not_fit_the_site_is_not_installed(
         kit / "site.toml", site, records, secret=b"", version=version_of(kit / "site.toml")
     )
     former = running.coordinator
+    assert not running.line.is_renewed()
     capsys.readouterr()
     assert main(install) == 0
     assert "budget.runs_per_study" in capsys.readouterr().out  # counted from 0
     assert known_as(credentials_for(site.coordinator)) != former  # by which its book counts
+    assert running.line.is_renewed()
     running.connect()
+    assert not running.line.is_renewed()
     assert running.coordinator == known_as(credentials_for(site.coordinator))
     records.close()
     assert main(install) == 0

@@ -27,7 +27,7 @@ from erosion_client.site_file import CoordinatorAddress, checked_address
 from erosion_common.errors import SiteError
 from erosion_common.protocol.frames import REASON, TIME, Reason
 from erosion_common.support import expiry
-from erosion_common.support.files import read_named
+from erosion_common.support.files import read_named, version_of
 from erosion_common.support.keys import (
     certificate_in,
     certified_key,
@@ -162,6 +162,7 @@ class Credentials:
     tls: Tls | None = None  # None: the connection is not encrypted
     proxy: str | None = field(default=None, repr=False)  # may hold a password
     files: tuple[Path, Path] | None = None  # from which certificate and key were read
+    version: tuple[int, ...] = ()  # of the certificate's file
 
     @property
     def expires(self) -> datetime | None:
@@ -181,6 +182,10 @@ class Credentials:
                 " NAME), then: erosion enroll install KIT SITE.toml"
             )
         return SiteLink(self.address, tls=self.tls, proxy=self.proxy, look_into=self.look_into)
+
+    def is_renewed(self) -> bool:
+        """Return whether another certificate was installed since."""
+        return self.files is not None and version_of(self.files[0]) not in ((), self.version)
 
     def look_into(self) -> str:
         """Return why the TLS handshake failed, as far as a second one shows it; else ""."""
@@ -202,6 +207,7 @@ def credentials_for(coordinator: CoordinatorAddress) -> Credentials:
                 " All come in the site kit."
             )
         return Credentials(address, proxy=proxy)
+    version = version_of(certificate_file)  # before reading: what changes meanwhile is newer
     _, root = _read("coordinator.root_certificate", root_file, alone=True)
     pem, certificate = _read("coordinator.certificate", certificate_file)
     key = load_private_key(key_file, SiteError)
@@ -215,7 +221,7 @@ def credentials_for(coordinator: CoordinatorAddress) -> Credentials:
     # The site's records know the coordinator by these bytes, so white space must not matter.
     trusted = root.public_bytes(serialization.Encoding.PEM)
     tls = Tls(trusted, pem, private_pem(key))
-    return Credentials(address, tls, proxy, (certificate_file, key_file))
+    return Credentials(address, tls, proxy, (certificate_file, key_file), version)
 
 
 LOOK_INTO_SECONDS = 10.0

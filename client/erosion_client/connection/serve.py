@@ -14,7 +14,7 @@ from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from erosion_client.connection.agent import LOOK_SECONDS, Agent, Until
-from erosion_client.connection.credentials import credentials_for, known_as
+from erosion_client.connection.credentials import Credentials, credentials_for, known_as
 from erosion_client.connection.site_link import SiteLink
 from erosion_client.consent.approvals import account_of, used_up
 from erosion_client.consent.consent import Consent
@@ -173,7 +173,7 @@ class RunningSite:
         self._path, self._version, self._turn = path, version, turn or nullcontext()
         self._records, self._secret = records, secret
         self.dataset = ""  # the account's name of the data
-        self.certificate_expires: datetime | None = None
+        self.line: Credentials  # with the files as they were when it connected
         self.news = ""  # of the site file since the program started, in words
         self._take(site)
 
@@ -181,11 +181,10 @@ class RunningSite:
         """Return a connection, not open yet, using the files as they are. Raises SiteError."""
         if self.has_changed():
             self._read_again()
-        credentials = credentials_for(self._site.coordinator)
-        self.certificate_expires = credentials.expires
-        if known_as(credentials) != self.coordinator:  # another authority was installed
+        self.line = credentials_for(self._site.coordinator)
+        if known_as(self.line) != self.coordinator:  # another authority was installed
             self._take(self._site)
-        return credentials.connect()
+        return self.line.connect()
 
     def __call__(self, message: Message, context: Context) -> Message:
         """Answer a request; SiteError where the site file has changed, and nothing may leave."""
@@ -268,9 +267,8 @@ class RunningSite:
                     load_method(name, sha256)
                 except ModelError as problem:  # no study that names it can be answered
                     logger.error("%s", problem)
-        credentials = credentials_for(site.coordinator)
-        self.coordinator = known_as(credentials)  # as the records have it
-        self.certificate_expires = credentials.expires
+        self.line = credentials_for(site.coordinator)
+        self.coordinator = known_as(self.line)  # as the records have it
         secret = b"" if site.compute.public_order else self._secret
         hospital = Hospital(site, secret, noise_secret=self._secret, records=self._records)
         consent = Consent(site, self._records, self.coordinator)
@@ -412,7 +410,7 @@ def serve(
             budgets=running.budgets,
             site_file=lambda: running.news,
             study_named=lambda digest: running.consent.study_named(digest),
-            certificate_expires=lambda: running.certificate_expires,
+            certificate_expires=lambda: running.line.expires,
         )
         agent = Agent(
             running.connect,
@@ -421,7 +419,7 @@ def serve(
             encrypted=line.tls is not None,
             until=until,
             watchers=[watch],
-            has_changed=running.has_changed,
+            has_changed=lambda: running.has_changed() or running.line.is_renewed(),
             has_decided=lambda: running.consent.has_news(),
             is_repeated=lambda: running.consent.is_repeated,
             study_named=lambda digest: running.consent.study_named(digest),
@@ -433,6 +431,12 @@ def serve(
 def serve_app(site: AppSite, app: ClientApp, until: Until) -> None:
     """Serve an app that is installed here until interrupted. Raises SiteError, LinkError."""
     line = credentials_for(site.coordinator)
+
+    def connect() -> SiteLink:
+        nonlocal line
+        line = credentials_for(site.coordinator)  # they may have been renewed
+        return line.connect()
+
     with _audit_log(site, str) as audit_log:
         watch = SiteObservers(
             site.records_folder,
@@ -442,12 +446,13 @@ def serve_app(site: AppSite, app: ClientApp, until: Until) -> None:
             certificate_expires=lambda: line.expires,
         )
         agent = Agent(
-            lambda: credentials_for(site.coordinator).connect(),
+            connect,
             InstalledApp(app, site),
             address=line.address,
             encrypted=line.tls is not None,
             until=until,
             watchers=[watch],
+            has_changed=lambda: line.is_renewed(),
         )
         _run(agent, watch)
 

@@ -90,7 +90,7 @@ def _install(options: argparse.Namespace) -> None:
     made = install(options.kit, site, own_key=options.key, new_authority=options.new_authority)
     print(
         f"Installed {', '.join(map(str, made.files))}; the certificate is {made.words}.\n"
-        "A running `erosion client` shows it when it connects the next time; start one that ended."
+        "A running `erosion client` connects again with it; start one that ended."
     )
     if made.replaced_authority:
         print(
