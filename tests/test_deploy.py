@@ -97,6 +97,9 @@ def test_the_chart_is_accepted_and_confined(role: str, tmp_path: Path) -> None:
     (main,) = pod["containers"]
     for words in (main["args"], *(main[p]["exec"]["command"][1:] for p in PROBES)):
         assert callable(parser().parse_args(words).handler)
+    if role == "coordinator":
+        (port,) = main["ports"]
+        assert parser().parse_args(main["args"]).address == f"0.0.0.0:{port['containerPort']}"
 
 
 PROBES = ("startupProbe", "livenessProbe")
