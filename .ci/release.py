@@ -131,15 +131,15 @@ def _image(source: Path, made: Path, version: str, commit: str) -> None:
         return
     for wheel in (ROOT / "docker/wheelhouse").glob("*.whl"):
         shutil.copy(wheel, source / "docker/wheelhouse")
-    image = f"erosion:{version}"
+    names = f"erosion:{version}", "erosion:latest"  # the second is what the compose files run
     given = [
         name for name in ("TORCH_INDEX", "PIP_INDEX_URL", "SOURCE", "BASE") if name in os.environ
     ]
     arguments = [*given, f"VERSION={version}", f"REVISION={commit}"]
-    run("docker", "build", "--file=docker/Dockerfile", f"--tag={image}",
+    run("docker", "build", "--file=docker/Dockerfile", *(f"--tag={name}" for name in names),
         *(f"--build-arg={argument}" for argument in arguments), ".", where=source)  # fmt: skip
     archive = made / f"erosion-{version}-image.tar"
-    run("docker", "save", f"--output={archive}", image)
+    run("docker", "save", f"--output={archive}", *names)
     run("gzip", "--no-name", archive)
 
 

@@ -1,5 +1,6 @@
 """`make release`: what it refuses, and what it states about the packages."""
 
+import gzip
 import importlib.util
 import json
 import shutil
@@ -44,6 +45,21 @@ def checkout(tmp_path: Path) -> Path:
     git(folder, "add", "--all")
     git(folder, "commit", "--message", "All")
     return folder
+
+
+def test_the_image_is_loaded_under_the_name_that_compose_files_and_quadlets_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    docker, saved = tmp_path / "docker", tmp_path / "erosion-1.2.3-image.tar"
+    docker.write_text(f'#!/bin/sh\n[ "$1" != save ] || echo "$@" > {saved}\n')
+    docker.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    release._image(tmp_path, tmp_path, "1.2.3", "commit")
+    with gzip.open(f"{saved}.gz", "rt") as file:
+        _, _, *names = file.read().split()
+    assert names == ["erosion:1.2.3", "erosion:latest"]
+    for quadlet in (ROOT / "deploy" / "quadlet").iterdir():
+        assert f"Image=localhost/{names[-1]}" in quadlet.read_text().splitlines()
 
 
 def test_a_clean_tag_is_a_version(checkout: Path) -> None:
