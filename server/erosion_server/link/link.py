@@ -112,8 +112,9 @@ class Link:
         except (Overdue, RuntimeError) as problem:
             self._end_loop(loop)
             why = (
-                "the port is in use, or the address is not this machine's. Stop the other program"
-                " (`ss -ltnp` names it) or give another address with --address HOST:PORT"
+                "the port is in use, or below 1024 and not for this account, or the address is not"
+                " this machine's. Stop the other program (`ss -ltnp` names it) or give another"
+                " address with --address HOST:PORT"
             )
             if isinstance(problem, Overdue):
                 why = (
