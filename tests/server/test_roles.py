@@ -73,6 +73,19 @@ def may(action: str, path: Path, *groups: int) -> bool:
     return looked.returncode == 0
 
 
+def test_a_revocation_by_root_is_read_by_the_account_whose_federation_it_is(place: Path) -> None:
+    folder = place / "federation"
+    arguments = "--folder", str(folder)
+    make(
+        ["enroll", "init", "--host", "localhost", *arguments], ["enroll", "site", "bob", *arguments]
+    )
+    for path in (folder, *folder.rglob("*")):
+        os.chown(path, ANOTHER, ANOTHER)
+    make(["enroll", "revoke", "bob", *arguments], ["enroll", "renew", *arguments])
+    for name in ("roster.toml", "coordinator.pem"):
+        assert may("-r", folder / name), name
+
+
 def test_another_account_reads_neither_the_federation_nor_a_run(place: Path) -> None:
     control = place / "for-everybody"
     control.write_text("x")

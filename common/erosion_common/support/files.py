@@ -117,6 +117,10 @@ def replacing(
     except OSError as problem:
         problem.filename = str(path)  # the name that somebody knows
         raise
+    if os.geteuid() == 0:  # or what root writes, a revocation say, its account could not read
+        owner = (path if path.exists() else path.parent).stat()
+        with contextlib.suppress(PermissionError):  # a container's root may lack the right
+            os.fchown(handle, owner.st_uid, owner.st_gid)
     os.close(handle)
     temporary = Path(name)
     try:
