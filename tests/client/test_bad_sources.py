@@ -1,5 +1,6 @@
 """Damaged and strange data of every source: an error with what, where and a remedy, or patients."""
 
+import gzip
 import os
 import sqlite3
 import zipfile
@@ -26,6 +27,7 @@ from erosion_client.dataset import text_table
 from erosion_client.dataset.load import load_patients
 from erosion_client.dataset.sources.databases import DuckdbFiles
 from erosion_client.dataset.sources.dicom import DicomImages
+from erosion_client.dataset.sources.file_content import FileContent
 from erosion_client.dataset.sources.image_files import ImageFiles
 from erosion_client.dataset.sources.nifti import NiftiImages
 from erosion_client.dataset.sources.table_file import TableFile
@@ -274,6 +276,22 @@ def test_an_unreadable_folder_is_not_empty(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(os, "scandir", as_another_account)
     said = read_quietly(lambda: DicomImages(path=tmp_path).read(GREY))
     assert says(said, f"{tmp_path}/cold/locked", "Permission")
+
+
+@pytest.mark.parametrize("file", ["a.csv", "a.parquet", "a.csv.gz"])
+def test_an_unreadable_file_is_named_once(
+    tmp_path: Path, file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / file
+    path.write_text("age\n1\n")
+
+    def as_another_account(*args: Any) -> Any:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(FileContent, "open", as_another_account)
+    monkeypatch.setattr(gzip, "open", as_another_account)
+    said = read_quietly(lambda: TableFile(path=path).read(["age"]))
+    assert (said.count(str(path)), said.count("Permission denied")) == (1, 1)
 
 
 @pytest.mark.parametrize("place", [".", "cold"])

@@ -29,6 +29,7 @@ from erosion_client.dataset.sources.data_source import (
     within,
 )
 from erosion_client.dataset.sources.delimited import distinct
+from erosion_client.dataset.sources.file_content import reason_of
 from erosion_client.dataset.text_table import ColumnEncoder, TextTable, text_columns, whole_table
 from erosion_client.finding import Finding, failed_by, ok, warning
 from erosion_common.errors import DataError
@@ -357,7 +358,7 @@ class DuckdbFiles(OnDisk, TableSource):
             ) from None
         except (duckdb.Error, pa.ArrowException, OSError, UnicodeDecodeError) as problem:
             raise DataError(
-                f"{self.describe()} cannot be read: {str(problem).splitlines()[0]}",
+                f"{self.describe()} cannot be read: {reason_of(problem)}",
                 remedy="Check data.path and data.query.",
             ) from None
 

@@ -80,11 +80,17 @@ def content_of(path: Path) -> FileContent:
         raise DataError(f"Data file {path} {CUT_OFF}") from None
     except (OSError, zlib.error, zipfile.BadZipFile, NotImplementedError, RuntimeError) as problem:
         raise DataError(
-            f"Data file {path} cannot be unpacked: {problem}", remedy="Export it again."
+            f"Data file {path} cannot be unpacked: {reason_of(problem)}", remedy="Export it again."
         ) from None
     if not found.num_bytes:
         raise DataError(f"Data file {path} is empty", remedy="Export the patients into it.")
     return found
+
+
+def reason_of(problem: BaseException) -> str:
+    """Return the first line of what a library says; of the system's errors it has no path."""
+    lines = str(getattr(problem, "strerror", None) or problem).strip().splitlines()
+    return lines[0][:200] if lines else "damaged"
 
 
 def _only_member(path: Path) -> FileContent:

@@ -24,6 +24,7 @@ from erosion_client.dataset.sources.data_source import (
     is_there,
     not_there,
 )
+from erosion_client.dataset.sources.file_content import reason_of
 from erosion_client.dataset.sources.labelled_images import (
     PatientPattern,
     Resize,
@@ -247,9 +248,8 @@ def _read_npz(
     except DataError:
         raise
     except Exception as problem:  # noqa: BLE001 - a damaged file may raise anything
-        reason = (str(problem).splitlines() or ["damaged"])[0][:200]
         raise DataError(
-            f"Data file {path} cannot be read: {reason}",
+            f"Data file {path} cannot be read: {reason_of(problem)}",
             remedy="Write it with numpy.savez, without arrays of objects.",
         ) from None
     columns = [c[:, 0] if c.ndim == 2 and c.shape[1] == 1 else c for c in columns]

@@ -34,7 +34,7 @@ from erosion_client.dataset.sources.data_source import (
     lacks_package,
     not_there,
 )
-from erosion_client.dataset.sources.file_content import suffix_of
+from erosion_client.dataset.sources.file_content import reason_of, suffix_of
 from erosion_client.dataset.sources.table_file import SUFFIXES, TableFile
 from erosion_client.dataset.task_checks import checked_targets
 from erosion_client.dataset.text_table import hash_of_text, key_of
@@ -58,9 +58,8 @@ class UnusableImageError(Exception):
 
 def cannot_be_read(problem: Exception, what: str = "") -> UnusableImageError:
     """Return the error for a file that a library cannot read."""
-    lines = str(problem).strip().splitlines()
-    reason = lines[0][:200] if lines else type(problem).__name__
-    return UnusableImageError(f"{what}cannot be read ({reason}); export it again", is_damaged=True)
+    wrong = f"{what}cannot be read ({reason_of(problem)}); export it again"
+    return UnusableImageError(wrong, is_damaged=True)
 
 
 def _checked_window(value: tuple[float, float]) -> tuple[float, float]:

@@ -37,6 +37,7 @@ from erosion_client.dataset.sources.file_content import (
     FileContent,
     content_of,
     declared_encoding,
+    reason_of,
     suffix_of,
 )
 from erosion_client.dataset.text_table import ColumnEncoder, TextTable, text_columns, whole_table
@@ -118,7 +119,7 @@ def _sheet(content: FileContent, origin: str, sheet: str | None) -> list[list[An
         ) from None
     except BaseException as problem:  # noqa: BLE001 - calamine's panics are not Exceptions
         raise DataError(
-            f"{origin} is no workbook that can be read ({_reason(problem)})",
+            f"{origin} is no workbook that can be read ({reason_of(problem)})",
             remedy="Save it again as .xlsx; if it is text that was only called so, rename it to"
             " .csv.",
         ) from None
@@ -176,10 +177,6 @@ def _extent(sheet: IO[bytes]) -> tuple[int, int]:
     return last_row, last_column
 
 
-def _reason(problem: BaseException) -> str:
-    return (str(problem).splitlines() or ["damaged"])[0][:200]
-
-
 def read_statistics(
     content: FileContent, origin: str, encoding: str | None, labels: bool, wanted: Collection[str]
 ) -> TextTable:
@@ -202,7 +199,7 @@ def read_statistics(
         raise
     except Exception as problem:  # noqa: BLE001 - a damaged file may raise anything
         raise DataError(
-            f"{origin} cannot be read: {_reason(problem)}",
+            f"{origin} cannot be read: {reason_of(problem)}",
             remedy="Save it again; if letters are meant, set encoding under [data].",
         ) from None
     meant = {name: said.variable_value_labels.get(name, {}) for name in found}
@@ -422,8 +419,9 @@ def _read_table(source: TableFile, wanted: Collection[str]) -> TextTable:
         table = _read(source, content, set(wanted))
     except (pa.ArrowException, OSError, UnicodeDecodeError) as problem:
         raise DataError(
-            f"Data file {path} cannot be read: {str(problem).splitlines()[0]}",
-            remedy="Export it again, its columns as numbers, text or dates.",
+            f"Data file {path} cannot be read: {reason_of(problem)}",
+            remedy="Let this account read it, or export it again, its columns as numbers, text or"
+            " dates.",
         ) from None
     if table.num_rows == 0:
         raise DataError(NO_PATIENTS.format(path=path))
