@@ -126,6 +126,19 @@ def test_a_date_that_no_patient_can_have_is_no_date(tmp_path: Path, never: str) 
     np.testing.assert_array_equal(found.rows[:, 0], [10, np.nan])
 
 
+@pytest.mark.parametrize(
+    ("form", "day"), [("%d%m%Y", "1121950"), ("%Y%m%d", "195011"), ("%y%m%d", "50111")]
+)
+def test_a_date_that_lacks_a_digit_is_not_guessed(tmp_path: Path, form: str, day: str) -> None:
+    """The 1st of December 1950, as a number, was read as the 11th of February."""
+    derive = {"kind": "years_between", "start": "born", "end": "2020-01-01", "date_format": form}
+    whole = date(1950, 12, 1).strftime(form)
+    text = f"born,sex,ill\n{whole},f,0\n{whole},m,0\n{whole},f,1\n"
+    assert load(tmp_path, text, TASK, derive={"age": derive}).rows[:, 0].round(1).max() == 69.1
+    message = problem_of(tmp_path, text.replace(whole, day, 1), TASK, derive={"age": derive})
+    assert says(message, f"'{day}'", "line 2")
+
+
 def test_nobody_is_born_after_an_admission_where_years_have_two_digits(tmp_path: Path) -> None:
     derive = {"kind": "years_between", "start": "born", "end": "in", "date_format": "%d.%m.%y"}
     text = "born,in,sex,ill\n01.06.45,01.06.20,f,0\n01.06.80,01.06.20,f,1\n29.02.00,28.02.00,m,1\n"

@@ -162,10 +162,12 @@ def _as_date(text: str, date_format: str, unknown: Collection[str]) -> date | st
     iso = text[:10] if text[10:11] in ("T", " ") else text  # without the database's time of day
     for written, known in ((text, date_format), (TIME.sub("", text), date_format), (iso, ISO)):
         try:
-            found = datetime.strptime(written, known).date()
+            found = datetime.strptime(written, known)
         except ValueError:
             continue
-        return found if found.year in YEARS else text
+        if written.isdecimal() and len(written) != len(found.strftime(known)):
+            return text  # 1121950 of 01121950 would be in February
+        return found.date() if found.year in YEARS else text
     return text
 
 
