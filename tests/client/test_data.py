@@ -671,6 +671,7 @@ def test_rows_of_another_length_are_told_by_line_and_never_shown(tmp_path: Path)
         # All columns are there, and the patients below would be gone.
         (ROWS.replace("50,m,1", '50,m,"1') + "70,m,secret\n", 3),
         ('"', 1),
+        (ROWS + '70,m,"', 5),
     ],
 )
 def test_an_open_quotation_hides_no_patients(tmp_path: Path, text: str, line: int) -> None:
@@ -701,6 +702,8 @@ def test_thousands_are_declared_never_guessed(tmp_path: Path) -> None:
         numbers(text)
     with raises(DataError, "'1500,00'", "line 2"):
         numbers(text.replace("150,000", "1500,00"), thousands=",")
+    with raises(DataError, "'0,150'", "line 2"):  # a decimal comma
+        numbers(text.replace("150,000", "0,150"), thousands=",")
     with raises(ValueError, "must differ"):
         site_of(tmp_path, text, thousands=",", decimal=",")
 

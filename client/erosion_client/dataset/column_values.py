@@ -127,8 +127,9 @@ class NumberMarks:
             # Spreadsheets put several kinds of spaces between groups.
             text = re.sub(r"[\u00a0\u2009\u202f]", " ", text)
             mark, decimal = re.escape(self.thousands), re.escape(self.decimal)
+            grouped = rf"[+-]?[1-9]\d{{,2}}(?:{mark}\d{{3}})+(?:{decimal}\d*)?"
             if self.thousands in text:
-                if not re.fullmatch(rf"[+-]?\d{{1,3}}(?:{mark}\d{{3}})+(?:{decimal}\d*)?", text):
+                if not re.fullmatch(grouped, text):
                     return None
                 text = text.replace(self.thousands, "")
         # float() alone would take 1_000 for 1000.

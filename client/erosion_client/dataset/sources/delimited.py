@@ -94,13 +94,13 @@ def _at_once(
 
     Row by row such a file gives the same columns, or says what is wrong with it.
     """
-    num_lines, last, has_quotes = -header_lines, b"", False
+    num_lines, last, num_quotes = -header_lines, b"", 0
     with content.open() as file:
         while chunk := file.read(CHUNK):
             chunk += file.read(1) if chunk.endswith(b"\r") else b""
             if b"\r" in chunk and chunk.count(b"\r") != chunk.count(b"\r\n"):
                 return None
-            has_quotes = has_quotes or b'"' in chunk
+            num_quotes += chunk.count(b'"')
             num_lines, last = num_lines + chunk.count(b"\n"), chunk[-1:]
     num_lines += last != b"\n"
     names = [str(number) for number in range(len(header))]
@@ -112,12 +112,13 @@ def _at_once(
             table = arrow_csv.read_csv(
                 file,
                 arrow_csv.ReadOptions(column_names=names, block_size=block),
-                arrow_csv.ParseOptions(delimiter=separator, newlines_in_values=has_quotes),
+                arrow_csv.ParseOptions(delimiter=separator, newlines_in_values=num_quotes > 0),
                 arrow_csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string())),
             )
         except pa.ArrowException:
             return None
-    if table.num_rows != num_lines:  # without blank ones
+    # A blank line, or a quotation mark left open at the end, which would be an empty value.
+    if table.num_rows != num_lines or num_quotes % 2:
         return None
     columns, is_empty = [], np.ones(num_lines, dtype=bool)
     for name in names:
