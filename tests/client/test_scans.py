@@ -62,6 +62,14 @@ def test_a_files_own_window_serves_where_none_is_given(tmp_path: Path) -> None:
     assert says(message, "cold/b.dcm", "WindowCenter", "WindowWidth")
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize(("centre", "width"), [("nan", 400), (40, "nan"), (40, "inf"), (1e300, 4)])
+def test_a_window_without_usable_numbers_is_none(tmp_path: Path, centre: Any, width: Any) -> None:
+    """The pictures were black."""
+    write_dicom(tmp_path / "cold/a.dcm", WindowCenter=centre, WindowWidth=width)
+    assert "WindowCenter" in problem_of(DicomImages(path=tmp_path))
+
+
 def test_small_values_can_be_white_and_colours_stay(tmp_path: Path) -> None:
     grey = np.full((6, 8), 10, np.uint8)
     write_dicom(tmp_path / "grey/cold/a.dcm", grey, PhotometricInterpretation="MONOCHROME1")
@@ -153,8 +161,9 @@ def test_a_table_of_labels_can_name_the_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("tags", "message"),
     [
-        ({"PatientID": None}, "lacks the tag PatientID, which identifies patients"),
-        ({"PatientID": ""}, "lacks the tag PatientID"),
+        ({"PatientID": None}, "names nobody in the tag PatientID"),
+        ({"PatientID": ""}, "names nobody in the tag PatientID"),
+        ({"PatientID": "NA"}, "names nobody in the tag PatientID"),
         ({"Rows": None, "PixelData": None}, "lacks the tags Rows, PixelData; export it again"),
         (
             {"syntax": JPEGLSLossless, "PixelData": encapsulate([b"damaged"])},
@@ -490,16 +499,21 @@ def test_a_nifti_volume_is_its_axial_slices_from_below_to_above(tmp_path: Path) 
 def test_nifti_and_dicom_show_a_patient_the_same_way_round(
     tmp_path: Path, plane: Any, directions: list[int], axes: tuple[int, int, int]
 ) -> None:
-    values = np.random.default_rng(0).integers(0, 256, (5, 7, 3)).astype(np.uint8)
-    write_nifti(tmp_path / "nifti/cold/a.nii", values)  # to the right, to the front, up
-    # A scanner's pixels go to the left, to the back and down.
-    stored = np.ascontiguousarray(np.transpose(values, axes)[:, ::-1, ::-1])
-    middle = stored[len(stored) // 2]
-    write_dicom(tmp_path / "dicom/cold/a.dcm", middle, ImageOrientationPatient=directions)
-    task = image(classes=["cold", "warm"], shape=[1, *middle.shape])
-    nifti = NiftiImages(path=tmp_path / "nifti", plane=plane, window=(127.5, 255)).read(task)
-    dicom = DicomImages(path=tmp_path / "dicom", window=(127.5, 255)).read(task)
-    np.testing.assert_array_equal(nifti.images, dicom.images)
+    """Of an even number of coronal slices, each took another one of the two in the middle."""
+    for shape in ((5, 7, 3), (6, 8, 4)):
+        values = np.random.default_rng(0).integers(0, 256, shape).astype(np.uint8)
+        write_nifti(tmp_path / "nifti/cold/a.nii", values)  # to the right, to the front, up
+        # A scanner's pixels go to the left, to the back and down.
+        stored = np.ascontiguousarray(np.transpose(values, axes)[:, ::-1, ::-1])
+        for number, pixels in enumerate(stored):
+            position = [0, 0, 0]
+            position[axes[0]] = number if plane == "axial" else -number
+            tags = {"ImageOrientationPatient": directions, "ImagePositionPatient": position}
+            write_dicom(tmp_path / f"dicom/cold/a/{number}.dcm", pixels, **tags)
+        task = image(classes=["cold", "warm"], shape=[1, *stored[0].shape])
+        nifti = NiftiImages(path=tmp_path / "nifti", plane=plane, window=(127.5, 255)).read(task)
+        dicom = DicomImages(path=tmp_path / "dicom", slice="middle", window=(127.5, 255)).read(task)
+        np.testing.assert_array_equal(nifti.images, dicom.images)
 
 
 def series(folder: Path, values: list[int], places: list[float], **tags: Any) -> None:

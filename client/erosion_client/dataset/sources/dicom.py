@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from erosion_client.dataset.column_values import MISSING_MARKERS
 from erosion_client.dataset.sources.data_source import LabelledImages, files_below
 from erosion_client.dataset.sources.dicom_pixels import (
     OwnWindow,
@@ -122,10 +123,10 @@ class DicomImages(ScanFolder):
         if self.patient is None:
             return ""
         found = key_of(str(data.get(self.patient, "")).strip())
-        if not found:
+        if found.lower() in MISSING_MARKERS:
             raise UnusableImageError(
-                f"lacks the tag {self.patient}, which identifies patients; name another as patient"
-                " under [data]"
+                f"names nobody in the tag {self.patient}, which identifies patients; name another"
+                " as patient under [data]"
             )
         return found
 

@@ -23,7 +23,7 @@ NEEDED = ("Rows", "Columns", "PhotometricInterpretation", "BitsAllocated", "Pixe
 GREY = {"MONOCHROME1": "INVERSE", "MONOCHROME2": "IDENTITY"}  # and the PresentationLUTShape
 COLOUR = ("RGB", "YBR_FULL", "YBR_FULL_422", "YBR_ICT", "YBR_RCT")
 NO_IMAGES = ("SEG", "RTSTRUCT", "RTDOSE", "RTPLAN", "PR", "KO", "SR", "REG", "RWV", "FID")
-LARGEST_MEASURED = 1e12  # in any unit; beyond, every picture would be white or black
+LARGEST_MEASURED = 1e12  # in any unit; beyond, every picture would be of one grey
 NOT_SQUARE = 0.01  # relative, of the sides of a pixel
 SPACINGS = ("PixelSpacing", "ImagerPixelSpacing", "NominalScannedPixelSpacing", "PixelAspectRatio")
 TABLES = ("PresentationLUTSequence", "RedPaletteColorLookupTableDescriptor")
@@ -238,11 +238,12 @@ def _turned(pixels: NDArray[np.uint8], data: "FileDataset") -> NDArray[np.uint8]
 
 
 def _first(value: Any) -> float | None:
-    """Return the first of one or several windows; None where there is none."""
+    """Return the first of one or several windows; None where there is none that can be shown."""
     try:
-        return float(np.atleast_1d(value)[0])
+        found = float(np.atleast_1d(value)[0])
     except (TypeError, ValueError, IndexError):
         return None
+    return found if abs(found) <= LARGEST_MEASURED else None  # nor where it is NaN
 
 
 def _directions(data: "FileDataset") -> NDArray[np.float64] | None:

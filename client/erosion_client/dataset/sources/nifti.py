@@ -128,7 +128,9 @@ class NiftiImages(ScanFolder):
                 grey[place] = windowed(one, window)
             return fitted_volume(grey, task, self.resize)
         axis = AXES[self.plane]
-        grey = windowed(np.take(values, values.shape[axis] // 2, axis=axis), window)
+        # Of an even number the one that DICOM's order gives: coronal slices from the front.
+        middle = (values.shape[axis] - (self.plane == "coronal")) // 2
+        grey = windowed(np.take(values, middle, axis=axis), window)
         image = Image.fromarray(np.ascontiguousarray(grey.T[::-1, ::-1]))
         return fitted(image, task, self.resize)
 
