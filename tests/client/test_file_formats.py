@@ -150,11 +150,12 @@ def test_of_several_sheets_one_is_named(tmp_path: Path, capsys: pytest.CaptureFi
 
 def test_long_numbers_that_stata_stored_in_32_bits_are_named(tmp_path: Path) -> None:
     ids = np.array([16777216, 16777218], dtype=np.float32)  # 16777217 would be the first of them
-    ages = np.array([40, 50], dtype=np.float32)
+    ages = np.array([40, 0.1], dtype=np.float32)
     pd.DataFrame({"id": ids, "age": ages}).to_stata(tmp_path / "a.dta")
     source = TableFile(path=tmp_path / "a.dta")
     assert [note.partition(":")[0] for note in source.read(["id", "age"]).notes] == ["id"]
     assert not source.read(["age"]).notes
+    assert values(source, "age") == ["40", "0.1"]
 
 
 def test_labels_or_codes_are_read_as_declared(tmp_path: Path) -> None:

@@ -212,6 +212,10 @@ def read_statistics(
     if rounded := [n for n in short if n in wanted and _has_beyond(found[n], MOST_IN_32_BITS)]:
         why = "stored in 32 bits, which rounds long whole numbers; not fit for a patient's key"
         notes.append(f"{some(rounded)}: {why}")
+    for name in short:  # 0.1 in 32 bits is not 0.1
+        found[name] = [
+            float(str(np.float32(v))) if isinstance(v, float) else v for v in found[name]
+        ]
     columns = {
         name: [_plain(meant[name].get(value, value) if labels else value) for value in column]
         for name, column in found.items()
