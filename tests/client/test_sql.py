@@ -370,6 +370,15 @@ def test_a_query_reads_texts_of_a_csv_as_they_are_written(tmp_path: Path) -> Non
     assert (*table.columns["twice"].texts,) == ("11", "12")
 
 
+def test_a_query_reads_a_csv_by_the_site_files_decimal_mark(tmp_path: Path) -> None:
+    """A number of DuckDB's own: 1.25, a thousandth of what the site file says that it is."""
+    (tmp_path / "p.csv").write_text("dose;kg\n1.250;5,5\n2.500;6\n")
+    query = "SELECT dose, kg * 2 AS twice FROM p ORDER BY kg"
+    columns = DuckdbFiles(path=tmp_path, query=query, thousands=".").read(["dose", "twice"]).columns
+    assert [*columns["dose"].written] == ["1.250", "2.500"]
+    assert [*columns["twice"].texts] == ["11", "12"]
+
+
 def test_lines_of_several_lengths_need_no_key(tmp_path: Path) -> None:
     (tmp_path / "p.csv").write_text("age,sex,ill\n40,f,1\n50,m,0,x\n60,f\n")
     message = duckdb_problem(source="duckdb", path=tmp_path / "p.csv")

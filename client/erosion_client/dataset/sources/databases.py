@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet
 from pydantic import Field, model_validator
 
+from erosion_client.dataset.column_values import DecimalMark
 from erosion_client.dataset.sources.data_source import (
     OnDisk,
     TableSource,
@@ -406,7 +407,8 @@ class DuckdbFiles(OnDisk, TableSource):
         if self.query:
             for file in self._files():
                 view = file.stem.replace('"', '""')
-                connection.execute(f'CREATE VIEW "{view}" AS SELECT * FROM {_reader(file)}')
+                reader = _reader(file, decimal=self.stated_decimal)
+                connection.execute(f'CREATE VIEW "{view}" AS SELECT * FROM {reader}')
         query = query.strip().rstrip(";")
         # On separate lines, because a query may end in a comment.
         limited = connection.sql(f"SELECT * FROM (\n{query}\n) LIMIT {self.max_rows + 1}")
@@ -452,12 +454,16 @@ class DuckdbFiles(OnDisk, TableSource):
         return "\nUNION ALL BY NAME\n".join(selects)
 
 
-def _reader(file: Path, *, as_text: bool = False) -> str:
-    """Return DuckDB's function for the file; `as_text`: a CSV's values as they are written."""
+def _reader(file: Path, *, as_text: bool = False, decimal: DecimalMark | None = None) -> str:
+    """Return DuckDB's function for the file; `as_text`: a CSV's values as they are written.
+
+    `decimal`: its mark, where the site file says it; with a comma, 1.250 stays text.
+    """
     reader = READERS[file.suffix.lower()]
     options = ""
     if reader == CSV:
-        options = f", {NO_COMMENTS}, {'all_varchar = true' if as_text else PLAIN_TYPES}"
+        types = f"{PLAIN_TYPES}, decimal_separator = '{decimal or '.'}'"
+        options = f", {NO_COMMENTS}, {'all_varchar = true' if as_text else types}"
     return f"{reader}({_quoted(file)}{options})"
 
 
