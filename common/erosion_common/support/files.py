@@ -119,7 +119,7 @@ def replacing(
         raise
     if os.geteuid() == 0:  # or what root writes, a revocation say, its account could not read
         owner = (path if path.exists() else path.parent).stat()
-        with contextlib.suppress(PermissionError):  # a container's root may lack the right
+        with contextlib.suppress(OSError):  # root of a container or of NFS lacks the right
             os.fchown(handle, owner.st_uid, owner.st_gid)
     os.close(handle)
     temporary = Path(name)
