@@ -1,7 +1,8 @@
 """Another hospital's model, measured here: figures, what they must not tell, and who is asked."""
 
 import csv
-from collections.abc import Mapping
+import itertools
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -108,20 +109,22 @@ def test_figures_are_rounded_and_about_a_cell_of_each_class(found: tuple[Path, S
     assert all(float(f"{number:.3g}") == number for number in numbers)
 
 
-def test_a_model_made_for_it_reads_one_patients_outcome(tmp_path: Path) -> None:
-    """The documentation says that this attack works."""
-    header, *rows = sixty_patients("dave").splitlines()
-    singles_out = torch.tensor([-1e3, 0.0, 1e3, 0.0, 9e3, -9e3])  # by an age above 9
-    read = {}
-    for outcome in ("no", "yes"):
-        (folder := tmp_path / outcome).mkdir()
-        patient = ",".join(["9.5", *rows[0].split(",")[1:-1], outcome])
-        text = "\n".join([header, patient, *rows[1:]]) + "\n"
-        here = Hospital(site(folder, "dave", text), secret=b"its own")
-        of = study(scaling="none")
-        asked = EvaluateRequest(of, {"fedavg": singles_out}, scaling=None, run="r")
-        read[outcome] = here.evaluate(asked).header.arms["fedavg"]["auroc"]
-    assert read["no"] < 0.5 < read["yes"]
+def test_a_model_made_for_it_reads_seven_patients_outcomes(tmp_path: Path) -> None:
+    """The documentation says that this attack works: everybody else's age is 0."""
+    risk_by_age = torch.tensor([0.0, 0.0, 0.13, 0.0, 0.0, 0.0])
+    ages, ill = 2.0 ** np.arange(7), np.array([1, 0, 1, 1, 0, 0, 1])
+    rows = [f"{age},{n},{['no', 'yes'][n]}" for age, n in zip(ages, ill, strict=True)]
+    rows += [f"0,{number},{['no', 'yes'][number % 2]}" for number in range(2, 55)]
+    here = Hospital(site(tmp_path, "dave", "\n".join(["age,dose,ill", *rows, ""])), secret=b"own")
+    asked = EvaluateRequest(study(scaling="none"), {"fedavg": risk_by_age}, scaling=None, run="r")
+    told = here.evaluate(asked).header.arms["fedavg"]["log_loss"]
+
+    def loss(outcomes: Sequence[int]) -> float:
+        of_seven = np.log1p(np.exp(np.where(outcomes, -0.13, 0.13) * ages)).sum()
+        return float(f"{(of_seven + 53 * np.log(2)) / 60:.3g}")
+
+    fitting = [each for each in itertools.product([0, 1], repeat=7) if loss(each) == told]
+    assert fitting == [tuple(ill)]
 
 
 def test_who_trained_it_is_no_external_one(found: tuple[Path, Simulation], tmp_path: Path) -> None:
