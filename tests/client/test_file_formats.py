@@ -158,6 +158,14 @@ def test_long_numbers_that_stata_stored_in_32_bits_are_named(tmp_path: Path) -> 
     assert values(source, "age") == ["40", "0.1"]
 
 
+def test_json_lines_of_another_encoding_are_read_as_a_csv_is(tmp_path: Path) -> None:
+    """PowerShell writes UTF-16, with a mark, where a program's output goes into a file."""
+    (tmp_path / "a.jsonl").write_text('{"age": 40}\n{"age": 50}\n', encoding="utf-16")
+    source = TableFile(path=tmp_path / "a.jsonl")
+    assert values(source, "age") == ["40", "50"]
+    assert len(source.read(["age"]).notes) == 1
+
+
 def test_labels_or_codes_are_read_as_declared(tmp_path: Path) -> None:
     frame = pd.DataFrame({"sex": [1.0, 2.0, 9.0, 3.0]})
     labels: Any = {"sex": {1: "male", 2: "female", 9: "refused"}}

@@ -14,12 +14,7 @@ import pyarrow as pa
 import pyarrow.csv as arrow_csv
 
 from erosion_client.dataset.column_values import MISSING_MARKERS, MISSING_WORDS, ArrowTexts
-from erosion_client.dataset.sources.file_content import (
-    CHUNK,
-    FileContent,
-    declared_encoding,
-    found_encoding,
-)
+from erosion_client.dataset.sources.file_content import CHUNK, FileContent, encoding_of
 from erosion_client.dataset.text_table import (
     MOST_CHARACTERS,
     ColumnEncoder,
@@ -68,10 +63,7 @@ def read_delimited(
     content: FileContent, origin: str, marks: Marks, wanted: Collection[str]
 ) -> TextTable:
     """Read the wanted columns of a text file; `origin` opens messages. Raises DataError."""
-    if marks.encoding is None:
-        encoding, notes = found_encoding(content)
-    else:
-        encoding, notes = declared_encoding(content, marks.encoding), []
+    encoding, notes = encoding_of(content, marks.encoding)
     with _opened(content, encoding) as file:
         first = SEPARATOR_LINE.fullmatch(file.readline())
     separator = marks.separator or (first[1] if first else None)

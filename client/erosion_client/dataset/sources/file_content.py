@@ -134,8 +134,10 @@ def _check_size(path: Path, num_bytes: int) -> None:
         )
 
 
-def found_encoding(content: FileContent) -> tuple[str, list[str]]:
-    """Return the encoding as Python calls it, and a note of any other than UTF-8."""
+def encoding_of(content: FileContent, given: str | None) -> tuple[str, list[str]]:
+    """Return the encoding as Python calls it; where none is given, with a note if not UTF-8."""
+    if given is not None:
+        return declared_encoding(content, given), []
     with content.open() as file:
         begin = file.read(4)
     if begin in (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE):  # the first begins as UTF-16's

@@ -36,7 +36,7 @@ from erosion_client.dataset.sources.file_content import (
     CUT_OFF,
     FileContent,
     content_of,
-    declared_encoding,
+    encoding_of,
     reason_of,
     suffix_of,
 )
@@ -227,7 +227,7 @@ def read_json_lines(
     content: FileContent, origin: str, encoding: str | None, wanted: Collection[str]
 ) -> TextTable:
     """Read the wanted columns of a file with an object on each line. Raises DataError."""
-    encoding = declared_encoding(content, encoding or "utf-8")
+    encoding, notes = encoding_of(content, encoding)
     rows: list[dict[str, Any]] = []
     lines: list[int] = []
     names: dict[str, None] = {}
@@ -255,7 +255,8 @@ def read_json_lines(
             " each patient first (SQL on FHIR's views, Pathling), or query them with"
             " DuckDB.",
         )
-    notes = ["FHIR's Patient, a row each; what lies deeper is called by its path"] if kinds else []
+    if kinds:
+        notes = [*notes, "FHIR's Patient, a row each; what lies deeper is called by its path"]
     columns = {name: [row.get(name) for row in rows] for name in names}
     return _table(content, origin, columns, wanted, notes, lines)
 
