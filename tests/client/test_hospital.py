@@ -18,6 +18,7 @@ from erosion_client.training.hospital import Hospital
 from erosion_common.errors import Refusal, SiteError
 from erosion_common.learning.local_sgd import Samples, round_generator, train_locally
 from erosion_common.learning.models import build_model
+from erosion_common.protocol.compression import Packed
 from erosion_common.protocol.messages import (
     MOST_LOSS,
     EvaluateRequest,
@@ -286,9 +287,12 @@ def test_the_user_evaluates_every_arm_and_the_declared_comparison(tmp_path: Path
         (torch.zeros(6, dtype=torch.float64), "torch.float64"),
         (torch.full((6,), float("nan")), "not finite"),
         (None, "no parameters"),
+        (Packed("float16", torch.zeros(1, dtype=torch.uint8).expand(2**44)), "model has 6"),
     ],
 )
-def test_wrong_parameters(tmp_path: Path, parameters: torch.Tensor | None, reason: str) -> None:
+def test_wrong_parameters(
+    tmp_path: Path, parameters: torch.Tensor | Packed | None, reason: str
+) -> None:
     with raises(Refusal, reason):
         Hospital(peer_site(tmp_path)).train(request(make_study(), sent=parameters))
 

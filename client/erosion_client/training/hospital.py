@@ -553,7 +553,7 @@ class Hospital:
         length = None if is_other_step else prepared.dim
         received = torch.empty(0)
         if (sent := sent_of(request, arm)) is not None:
-            received = checked_parameters(unpacked(sent), prepared.dim)
+            received = checked_parameters(sent, prepared.dim)
         elif not is_other_step:
             raise Refusal("The request brings no parameters to train from.")
         training, _ = prepared.parts(request.scaling, arm)

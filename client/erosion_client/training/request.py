@@ -13,7 +13,7 @@ from erosion_common.aggregation.vectors import is_finite
 from erosion_common.algorithms.base import ArmBase
 from erosion_common.errors import ErosionError, Refusal, SiteError
 from erosion_common.learning.networks import ModelBase
-from erosion_common.protocol.compression import Packed
+from erosion_common.protocol.compression import Packed, unpacked
 from erosion_common.protocol.messages import EvaluateRequest, TrainRequest
 from erosion_common.settings.packages import blamed
 
@@ -54,8 +54,13 @@ def state_key_of(request: Request, arm: str) -> StateKey:
     return StateKey(request.study.digest, arm, request.run, request.study.whole.digest)
 
 
-def checked_parameters(parameters: Tensor, dim: int) -> Tensor:
+def checked_parameters(sent: Tensor | Packed, dim: int) -> Tensor:
     """Return parameters of the study's model, (dim,) float32. Raises Refusal."""
+    if isinstance(sent, Packed) and len(sent) != dim:  # unpacked they take four times the memory
+        raise Refusal(
+            f"The request brings {len(sent)} compressed parameters; the study's model has {dim}."
+        )
+    parameters = unpacked(sent)
     if parameters.shape != (dim,) or parameters.dtype != torch.float32:
         raise Refusal(
             f"The request brings parameters of shape {tuple(parameters.shape)} and type"
