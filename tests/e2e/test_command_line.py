@@ -281,6 +281,15 @@ def test_without_tls_the_coordinator_listens_on_this_machine_only(
     assert "127.0.0.1" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("address", ["127.0.0.1:65536", "127.0.0.1:-1", "127.0.0.1", "[::1]", ""])
+def test_what_is_no_address_is_not_listened_at(
+    address: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["server", "study.toml", "--insecure", "--address", address])
+    assert (ended.value.code, "--address" in capsys.readouterr().err) == (2, True)
+
+
 def test_a_server_without_a_federation_says_how_to_make_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -44,10 +44,19 @@ def add_link(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--address",
+        type=_address,
         metavar="HOST:PORT",
         help="where to listen (default: every address, at the port that the site kits name; with"
         " --insecure 127.0.0.1:9092; port 0 picks a free one)",
     )
+
+
+def _address(text: str) -> str:
+    """Return "HOST:PORT" as it was given; gRPC takes port 65546 for port 10."""
+    port = text.rpartition(":")[2]
+    if not (port.isascii() and port.isdecimal() and int(port) <= 65535):
+        raise argparse.ArgumentTypeError(f"{text!r}; write HOST:PORT, with a port up to 65535")
+    return text
 
 
 def federation_of(options: argparse.Namespace) -> "FederationFolder | None":
