@@ -150,7 +150,7 @@ class Model(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
             path = Path(folder) / "frame.parquet"
             try:
                 frame[known].to_parquet(path, index=False)
-            except (ValueError, TypeError, NotImplementedError) as problem:  # pyarrow's are these
+            except (ValueError, TypeError, OverflowError, NotImplementedError) as problem:
                 raise DataError(
                     f"The frame cannot be read: {problem}",
                     remedy="Give each column once, with numbers or text and not both.",

@@ -311,6 +311,8 @@ def test_what_a_model_cannot_use_is_explained(tmp_path: Path, patients: pd.DataF
         model.predict(patients[["age", "age", "sex"]])
     with raises(erosion.ErosionError, "frame", "cannot", "complex"):
         model.predict(pd.DataFrame({"age": [1j], "sex": ["f"]}))
+    with raises(erosion.ErosionError, "frame"):
+        model.predict(pd.DataFrame({"age": [10**30], "sex": ["f"]}))
     with raises(erosion.ErosionError, "model", "'x'"):
         erosion.load_model(tmp_path, arm="x")
 
