@@ -12,6 +12,7 @@ import torch
 
 from erosion_client.consent.approvals import listing
 from erosion_client.consent.review import review
+from erosion_client.dataset import task_checks
 from erosion_client.dataset.local_dataset import LocalDataset
 from erosion_client.disclosure.control import DisclosureControl
 from erosion_client.preflight.study_checks import check_study_here
@@ -57,6 +58,17 @@ def user_site(folder: Path, **keys: Any) -> Site:
 
 def peer(folder: Path, older: int = PATIENTS, **keys: Any) -> Hospital:
     return Hospital(peer_site(folder, older, **keys), SECRET)
+
+
+def test_what_a_private_step_uses_first_is_imported_before_the_first_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[object] = []
+    monkeypatch.setattr(task_checks, "grad", lambda of: made.append(of) or of)
+    peer(tmp_path).describe(make_study())
+    assert made == []
+    peer(tmp_path, limits={"min_local_steps": 1}).describe(private_study())
+    assert made == [torch.sum]
 
 
 def spent(folder: Path) -> float:

@@ -1,22 +1,23 @@
 """Tries a study's task and model on a few patients, before the first round.
 
 Otherwise a mistake in somebody's own task would show in the middle of a run, as another fault, or
-never, in a wrong figure. And torch's first optimiser in a process imports most of torch (seconds,
-on a busy machine), which a round with a deadline does not wait for.
+never, in a wrong figure. And torch's first optimiser in a process imports most of torch, its first
+`grad` the rest (seconds, on a busy machine), which a round with a deadline does not wait for.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from copy import deepcopy
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.func import grad
 
 from erosion_common.errors import Refusal
 from erosion_common.learning.local_sgd import optimizer_for
 from erosion_common.learning.trainable import draws_from, to_training, trained_parameters
-from erosion_common.learning.training import Training
+from erosion_common.study.study import Study
 from erosion_common.tasks.task import Floats, Targets, Task, as_tensor
 
 TRIED = 64  # patients at most, evenly from the first to the last
@@ -148,13 +149,15 @@ def _shape(value: object) -> str:
     return type(value).__name__ if shape is None else f"the shape {tuple(shape)}"
 
 
-def warm_up(model: nn.Module, input_shape: Sequence[int], training: Training) -> None:
+def warm_up(model: nn.Module, study: Study) -> None:
     """Run forward, backward and a step on a copy of `model`, which itself is unchanged."""
+    if study.privacy is not None:
+        grad(torch.sum)(torch.zeros(1))
     copy = deepcopy(model)
     to_training(copy)
     device = next(copy.parameters()).device
     with draws_from(0, device):
-        outputs = copy(torch.zeros(2, *input_shape, device=device))
+        outputs = copy(torch.zeros(2, *study.task.input_shape, device=device))
     torch.autograd.backward(outputs.square().mean())
     with torch.no_grad():
-        optimizer_for(trained_parameters(copy), training).step()
+        optimizer_for(trained_parameters(copy), study.training).step()

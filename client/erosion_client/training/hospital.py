@@ -182,7 +182,7 @@ class Hospital:
                 "a finish needs a model that ends in nn.Linear.", where=f"Study {study.name!r}"
             )
         if is_new:
-            warm_up(prepared.model, study.task.input_shape, study.training)
+            warm_up(prepared.model, study)
         return DescribeReply(
             hospital=self.name,
             num_samples=prepared.disclosed_samples,
