@@ -60,15 +60,23 @@ def peer(folder: Path, older: int = PATIENTS, **keys: Any) -> Hospital:
     return Hospital(peer_site(folder, older, **keys), SECRET)
 
 
-def test_what_a_private_step_uses_first_is_imported_before_the_first_round(
+def test_what_a_step_uses_first_is_imported_before_the_first_round(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[object] = []
-    monkeypatch.setattr(task_checks, "grad", lambda of: made.append(of) or of)
-    peer(tmp_path).describe(make_study())
+
+    def grad(of: Any) -> Any:
+        made.append(of)
+        return of
+
+    monkeypatch.setattr(task_checks, "grad", grad)
+    site = peer(tmp_path, limits={"min_local_steps": 1})
+    site.describe(make_study())
     assert made == []
-    peer(tmp_path, limits={"min_local_steps": 1}).describe(private_study())
-    assert made == [torch.sum]
+    site.describe(private_study())
+    arms = {"network_gems": {"public_hospital": "b"}}  # tunes its merged perceptron with Adam
+    site.describe(make_study(arms=arms, model={"name": "mlp"}))
+    assert made == [torch.sum, torch.sum]
 
 
 def spent(folder: Path) -> float:

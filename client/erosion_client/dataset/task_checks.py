@@ -151,7 +151,8 @@ def _shape(value: object) -> str:
 
 def warm_up(model: nn.Module, study: Study) -> None:
     """Run forward, backward and a step on a copy of `model`, which itself is unchanged."""
-    if study.privacy is not None:
+    builds = any(arm.builds_layers() for arm in study.arms.values())
+    if study.privacy is not None or (builds and study.model.name != "logistic"):
         grad(torch.sum)(torch.zeros(1))
     copy = deepcopy(model)
     to_training(copy)
