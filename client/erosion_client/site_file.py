@@ -304,9 +304,10 @@ class Budget(Settings):
         default=4,
         ge=1,
         description="Different ranges, categories or policies of one column that are compared "
-        "with the data for one coordinator: each discloses whether the largest value fits. With "
-        '`scaling = "federated"` `winsorise`, `log` and `knots` count, too: sums of values beyond '
-        "a cut tell whether they are a cell of patients'.",
+        "with the data for one coordinator: each discloses whether the largest value fits. Where "
+        'sums leave for the scaling (`"federated"`; at the user `"user"`, too) `winsorise`, `log` '
+        "and `knots` count as well: sums of values beyond a cut tell whether they are a cell of "
+        "patients'.",
     )
     epsilon: float | None = Field(
         default=None,

@@ -363,10 +363,12 @@ def test_a_run_has_one_model_measured_here(records: Records, consent: Consent) -
             consent.authorise(evaluation(second, run=run))
 
 
-@pytest.mark.parametrize("key", ["range", "winsorise"])
+@pytest.mark.parametrize(
+    ("key", "scaling"), [("range", "none"), ("winsorise", "federated"), ("winsorise", "user")]
+)
 @pytest.mark.parametrize("names", [("x1",), ("x1", "lab_7"), ("lab_7", "x1", "x1", "lab_7")])
 def test_a_column_is_held_against_so_many_ranges_by_whatever_name(
-    tmp_path: Path, records: Records, names: tuple[str, ...], key: str
+    tmp_path: Path, records: Records, names: tuple[str, ...], key: str, scaling: str
 ) -> None:
     """The hospital calls the study's x1 lab_7: a study that asks for lab_7 asks for the same."""
     data = {"path": str(tmp_path / "data.csv"), "columns": {"x1": "lab_7"}}
@@ -376,7 +378,7 @@ def test_a_column_is_held_against_so_many_ranges_by_whatever_name(
         name = names[number % len(names)]
         features = [{"name": name, key: [0, 10 + number]}, "x2"]
         task = {"kind": "tabular", "target": "y", "classes": ["no", "yes"], "features": features}
-        asked = study(task=task)
+        asked = study(task=task, scaling=scaling, user="b")
         approve(records, asked)
         try:
             consent.check(asked)

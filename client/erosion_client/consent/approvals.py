@@ -97,14 +97,14 @@ def _as_written(approved: Study, arm: str, tried: object) -> dict[str, object]:
     return settings.model_dump()
 
 
-def contracts_of(study: Study) -> dict[str, str]:
+def contracts_of(study: Study, hospital: str = "") -> dict[str, str]:
     """Return, by column, everything that decides whether a hospital's values are accepted.
 
-    And, where sums of prepared values leave, how: with `winsorise` these count values beyond it.
+    And, where it sends sums of prepared values, how: with `winsorise` these count what is beyond.
     """
     task = study.task
     keys = {"range", "categories"}
-    if study.scaling == "federated":
+    if study.sends_sums(hospital):
         keys |= {"winsorise", "log", "knots"}
     contracts = {column.name: repr(column) for column in task.target_columns}
     if isinstance(task, TabularTask):
@@ -125,7 +125,7 @@ def contracts_at(site: Site, study: Study) -> dict[str, str]:
     at once is one question.
     """
     said: dict[str, set[str]] = {}
-    found, task = contracts_of(study), study.task
+    found, task = contracts_of(study, site.name), study.task
     if isinstance(task, Survival) and site.limits.min_class > 1:
         # A refusal tells of an interval that few are in.
         found[task.target_columns[0].name] += f" cut at {task.cut_points}"
