@@ -158,6 +158,28 @@ def test_long_numbers_that_stata_stored_in_32_bits_are_named(tmp_path: Path) -> 
     assert values(source, "age") == ["40", "0.1"]
 
 
+def test_formulas_that_nothing_has_computed_are_no_values(tmp_path: Path) -> None:
+    """Libraries write 0, or nothing, for their results, and ask for these at the opening."""
+    path = write_workbook(tmp_path / "a.xlsx", {"A": [["age"], [40]]})
+    with zipfile.ZipFile(path) as archive:
+        parts = {name: archive.read(name).decode() for name in archive.namelist()}
+    mark = '</sheets><calcPr fullCalcOnLoad="1"/>'
+    for asked, cell, is_read in (
+        (mark, "", True),
+        ("</sheets>", "<f>2*20</f>", True),
+        (mark, "<f>2*20</f>", False),
+    ):
+        with zipfile.ZipFile(path, "w") as archive:
+            for name, text in parts.items():
+                text = text.replace("<v>40<", f"{cell}<v>40<").replace("</sheets>", asked)
+                archive.writestr(name, text)
+        if is_read:
+            assert values(TableFile(path=path), "age") == ["40"]
+            continue
+        with raises(DataError, "a.xlsx", "formulas"):
+            TableFile(path=path).read(["age"])
+
+
 def test_json_lines_of_another_encoding_are_read_as_a_csv_is(tmp_path: Path) -> None:
     """PowerShell writes UTF-16, with a mark, where a program's output goes into a file."""
     (tmp_path / "a.jsonl").write_text('{"age": 40}\n{"age": 50}\n', encoding="utf-16")

@@ -61,6 +61,7 @@ MOST_BYTES = 2**31  # of a workbook, unpacked
 MOST_IN_32_BITS = 2**24  # numbers up to here are exact there
 WHOLE = 2**53  # numbers up to here are whole where they say so
 PLACE = re.compile(rb'<c [^>]*?\br="([A-Z]{1,3})(\d{1,7})"')  # of a cell, in a sheet's XML
+AT_OPENING = b'fullCalcOnLoad="1"'  # libraries ask so for what they write 0 or nothing for
 XPORT_RECORD = 80  # bytes; a SAS transport file is a multiple of these
 MIDNIGHT = time()
 
@@ -146,10 +147,18 @@ def _check_bounds(content: FileContent, origin: str) -> None:
                 f"{origin} unpacks to more than {MOST_BYTES // 2**30} GiB",
                 remedy="Export only the study's columns.",
             )
+        book = "xl/workbook.xml"
+        is_open = book in archive.namelist() and AT_OPENING in archive.read(book)
         for member in archive.infolist():
             if re.fullmatch(r"xl/worksheets/[^/]+\.xml", member.filename):
                 with archive.open(member) as sheet:
-                    _check_cells(origin, *_extent(sheet))
+                    *extent, has_formula = _extent(sheet)
+                _check_cells(origin, *extent)
+                if is_open and has_formula:
+                    raise DataError(
+                        f"{origin} has formulas that no spreadsheet program has computed yet",
+                        remedy="Open it in one, and save it there.",
+                    )
 
 
 def _check_cells(origin: str, num_rows: int, num_columns: int) -> None:
@@ -161,12 +170,13 @@ def _check_cells(origin: str, num_rows: int, num_columns: int) -> None:
         )
 
 
-def _extent(sheet: IO[bytes]) -> tuple[int, int]:
-    """Return the last row and column of a sheet that have a cell."""
-    last_row = last_column = 0
+def _extent(sheet: IO[bytes]) -> tuple[int, int, bool]:
+    """Return the last row and column of a sheet that have a cell, and whether any is a formula."""
+    last_row, last_column, has_formula = 0, 0, False
     rest = b""
     while chunk := sheet.read(CHUNK):
         text = rest + chunk
+        has_formula = has_formula or b"<f>" in text or b"<f " in text
         for letters, row in PLACE.findall(text):
             last_row = max(last_row, int(row))
             column = 0
@@ -174,7 +184,7 @@ def _extent(sheet: IO[bytes]) -> tuple[int, int]:
                 column = 26 * column + letter - 64
             last_column = max(last_column, column)
         rest = text[-200:]
-    return last_row, last_column
+    return last_row, last_column, has_formula
 
 
 def read_statistics(
