@@ -147,8 +147,8 @@ QUOTED = """
 _in_words(small, _for_more_rows) | arm | built | called | cells.cell | columns | cost | delta | dim
 fewer | fewest | first_mistake(mismatch, 'form') | fold.cut | fold.number | fold.of | folds[0].of
 folds_key(folds) | given | hospital | in_trials | key | lacking | left
-len(scaling.deviation) | len(scaling.mean) | len(request.parameters) | length | limit
-limits.largest_round | limits.max_rounds
+len(scaling.deviation) | len(scaling.mean) | len(request.parameters) | len(sent) | length | limit
+limits.largest_round | limits.max_rounds | MOST_MODELS
 limits.min_batch_size | limits.min_class | limits.min_local_steps | longest | method | most | name
 needed | other | parameters.dtype | part | place.round | problem | problem or 'are of several'
 release.arm | release.round
