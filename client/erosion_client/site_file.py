@@ -306,8 +306,8 @@ class Budget(Settings):
         description="Different ranges, categories or policies of one column that are compared "
         "with the data for one coordinator: each discloses whether the largest value fits. Where "
         'sums leave for the scaling (`"federated"`; at the user `"user"`, too) `winsorise`, `log` '
-        "and `knots` count as well: sums of values beyond a cut tell whether they are a cell of "
-        "patients'.",
+        "and `knots` count as well: the sums reveal whether a cell of patients lies beyond "
+        "a cut.",
     )
     epsilon: float | None = Field(
         default=None,

@@ -100,7 +100,7 @@ def _as_written(approved: Study, arm: str, tried: object) -> dict[str, object]:
 def contracts_of(study: Study, hospital: str = "") -> dict[str, str]:
     """Return, by column, everything that decides whether a hospital's values are accepted.
 
-    And, where it sends sums of prepared values, how: with `winsorise` these count what is beyond.
+    Where the hospital sends sums, also how values are prepared: a cut of `winsorise` changes them.
     """
     task = study.task
     keys = {"range", "categories"}
@@ -127,7 +127,7 @@ def contracts_at(site: Site, study: Study) -> dict[str, str]:
     said: dict[str, set[str]] = {}
     found, task = contracts_of(study, site.name), study.task
     if isinstance(task, Survival) and site.limits.min_class > 1:
-        # A refusal tells of an interval that few are in.
+        # A refusal reveals that few patients fall into some interval.
         found[task.target_columns[0].name] += f" cut at {task.cut_points}"
     for name, contract in found.items():
         for each in (name, local_name(site, name)):

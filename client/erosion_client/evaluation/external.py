@@ -110,7 +110,7 @@ def _predictions(
     if not is_vector or parameters.is_complex() or not bool(parameters.isfinite().all()):
         raise Refusal(
             f"The request brings a model that is not of {dim} finite parameters, or more than"
-            f" {MOST_MODELS} such."
+            f" {MOST_MODELS} models."
         )
     inputs = dataset.as_delivered(request.scaling, request.missing_means).inputs
     parameters = parameters.to(inputs.device)
