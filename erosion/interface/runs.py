@@ -277,8 +277,6 @@ def _sites_given(
         files, tables = own_files(study, Path(sites), needed)
     elif isinstance(sites, Mapping):
         tables = {name: Path(path) for name, path in sites.items()}
-        for name, table in tables.items():
-            warn_of_rows(study, name, table)
     else:
         files = site_files([Path(path) for path in sites])
     unknown = sorted({*files, *tables} - {*study.everyone})
@@ -295,6 +293,7 @@ def _sites_given(
             f" {', '.join(missing)}: give them, leave them out of the study's hospitals, or begin"
             ' without them (federation.start = "quorum").'
         )
+    warn_of_rows(study, files, tables)
     return {
         **{name: in_a_simulation(site, study, weights) for name, site in files.items()},
         **{

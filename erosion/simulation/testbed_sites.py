@@ -141,6 +141,7 @@ def in_a_simulation(site: Site, study: Study, weights: Path | None) -> Site:
 def own_data(study: Study, folder: Path) -> Mapping[str, Data]:
     """[data] of every hospital's site file, else its table as it is: see `own_files`."""
     sites, tables = own_files(study, folder, study.everyone)
+    warn_of_rows(study, sites, tables)
     return {
         name: _as_written(sites[name]) if name in sites else {"path": str(tables[name])}
         for name in study.everyone
@@ -153,11 +154,10 @@ def own_files(
     """Return the hospitals' site files, and the tables of those with NAME.csv alone.
 
     A site file is sites/NAME.toml, or else site.toml in a separate folder; it names its hospital
-    itself. Those of others than the study's hospitals are passed over. Warns of rows that seem to
-    be of one patient, and of tables that share rows. Raises StudyError where one that is needed has
-    neither, SiteError for a site file, DataError for the tables.
+    itself. Those of others than the study's hospitals are passed over. Raises StudyError where one
+    that is needed has neither, SiteError for a site file, DataError for the tables.
     """
-    from erosion_client.scaffold.table_folder import shared_rows, table_files, tables_in
+    from erosion_client.scaffold.table_folder import table_files, tables_in
 
     sites: dict[str, Site] = {}
     for pattern in ("sites/*.toml", "*/site.toml"):
@@ -173,11 +173,6 @@ def own_files(
             f" {missing[0]}/site.toml) into {folder}, or say with a [testbed] table where they come"
             " from."
         )
-    for name, table in tables.items():
-        warn_of_rows(study, name, table)
-    of_tables = {name: TableFile(path=table) for name, table in tables.items()}
-    for warning in shared_rows({**{name: site.data for name, site in sites.items()}, **of_tables}):
-        logger.warning("%s", warning)
     return sites, tables
 
 
@@ -205,21 +200,26 @@ def site_files(paths: Iterable[Path]) -> Mapping[str, Site]:
     return {name: site for name, (_, site) in found.items()}
 
 
-def warn_of_rows(study: Study, hospital: str, table: Path) -> None:
-    """Say where a table without a site file seems to have several rows of one patient."""
+def warn_of_rows(study: Study, sites: Mapping[str, Site], tables: Mapping[str, Path]) -> None:
+    """Warn of rows that seem to be of one patient, and of hospitals that share rows."""
     from erosion_client.scaffold.column_roles import rows_of_patients, undeclared_key
+    from erosion_client.scaffold.table_folder import shared_rows
 
-    try:
-        key = undeclared_key(TableFile(path=table), study)
-    except DataError:  # the hospital itself says it when it reads the table
-        return
-    if key is not None:
-        logger.warning(
-            "%s, %s, and each row is counted as a patient: let `erosion site new` write a site"
-            " file for it",
-            hospital,
-            rows_of_patients(key),
-        )
+    of_tables = {name: TableFile(path=table) for name, table in tables.items()}
+    for hospital, table in of_tables.items():
+        try:
+            key = undeclared_key(table, study)
+        except DataError:  # the hospital itself says it when it reads the table
+            continue
+        if key is not None:
+            logger.warning(
+                "%s, %s, and each row is counted as a patient: let `erosion site new` write a site"
+                " file for it",
+                hospital,
+                rows_of_patients(key),
+            )
+    for warning in shared_rows({**{name: site.data for name, site in sites.items()}, **of_tables}):
+        logger.warning("%s", warning)
 
 
 def _as_written(site: Site) -> dict[str, Any]:

@@ -219,7 +219,7 @@ def test_a_round_in_the_frame_is_the_model_after_it(tmp_path: Path) -> None:
     assert set(start["outcome"]) == {"start"}
 
 
-def test_a_simulation_on_own_files(tmp_path: Path) -> None:
+def test_a_simulation_on_own_files(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     study = make_study(rounds=2)
     draws = np.random.default_rng(5)
     sites = {}
@@ -243,6 +243,10 @@ def test_a_simulation_on_own_files(tmp_path: Path) -> None:
         erosion.simulate(study, tmp_path / "empty", progress=False)
     with raises(erosion.ErosionError, "keeps no"):
         found.model()
+    assert "erosion.testbed" not in {record.name for record in caplog.records}
+    alike = {**sites, study.hospitals[1]: sites[study.hospitals[0]]}
+    erosion.simulate(study, alike, progress=False)  # two with the same patients
+    assert "erosion.testbed" in {record.name for record in caplog.records}
 
 
 def test_keys_and_classes_of_the_held_out_predictions_are_text_as_they_were(tmp_path: Path) -> None:
