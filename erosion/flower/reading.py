@@ -171,7 +171,7 @@ class Reading:
         )
         answer = screen(TrainResult(header, delta, attached), site, expected)
         if isinstance(answer, Update):
-            answer = replace(answer, num_samples=samples, samples_seen=seen)
+            answer = replace(answer, num_samples=samples, all_samples=samples, samples_seen=seen)
         used = {self.name_key, self.count_key, self.seen_key, *attachments}
         return Read(answer, rest, {key: metrics[key] for key in metrics if key not in used})
 

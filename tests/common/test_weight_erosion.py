@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import acos, ceil, degrees, floor, sqrt
 from typing import Any
 
@@ -86,6 +87,17 @@ def test_without_a_batch_size_the_rounds_samples_count_as_b() -> None:
         state = step.state
     # round 1: k = 0; round 2: k = 1 25 // 10 = 2: 1 - 0.01 - 0.03
     assert step.weights["peer"] == pytest.approx(0.96)
+
+
+def test_repeats_are_of_all_samples_of_a_hospital_that_counts_for_fewer() -> None:
+    algorithm = WeightErosion(distance_penalty=0.01, size_penalty=1.0).build(CONTEXT)
+    peer = replace(update("peer", 6.0, 8.0, num_samples=10, samples_seen=40), all_samples=40)
+    state = algorithm.init(2)
+    for _ in range(2):
+        step = algorithm.update(state, cohort(update("own", 3.0, 4.0), peer))
+        state = step.state
+    # d = 1; round 2: k = 40 // 40 = 1, not 40 // 10 = 4: 1 - 0.01 - 0.02
+    assert step.weights["peer"] == pytest.approx(0.97)
 
 
 def test_a_weight_stops_at_zero_and_the_hospital_is_asked_no_more() -> None:

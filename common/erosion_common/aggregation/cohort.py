@@ -28,7 +28,7 @@ class Update:
     round: int
     # (dim,) float32, another app's of its model's type; parameters after local SGD minus before
     delta: Tensor
-    num_samples: float  # training samples at the hospital, |S_i|; only another app's are a fraction
+    num_samples: float  # training samples that it counts for; only another app's are a fraction
     samples_seen: float  # samples that this round's local steps used
     attachments: Mapping[str, Tensor] = field(default_factory=dict)
     hello: Hello | None = None  # of a sealed round, where `delta` is empty
@@ -36,6 +36,7 @@ class Update:
     attached_norms: Mapping[str, float] = field(default_factory=dict)
     # Euclidean, of the attachments that others train on
     steps: int | None = None  # mini-batches of this round; None where it did not say how many
+    all_samples: float | None = None  # that the hospital has, |S_i|; None: those that it counts for
 
 
 @runtime_checkable

@@ -41,13 +41,13 @@ def repeats(
     `rounds_before` is r - 1, `seen_before` how many samples the hospital used in earlier rounds,
     `batch_size` is b (None: the samples of this round).
     """
-    batch = batch_size or update.samples_seen
-    batches = ceil(update.num_samples / batch)
+    batch, samples = batch_size or update.samples_seen, update.all_samples or update.num_samples
+    batches = ceil(samples / batch)
     match unit:
         case "seen":  # the intent: samples used before this round
-            return int(seen_before // update.num_samples)
+            return int(seen_before // samples)
         case "formula":  # eq. 5 to the letter
-            return int(rounds_before * batch // update.num_samples)
+            return int(rounds_before * batch // samples)
         case "completed_passes":  # the authors' Titanic code
             return (rounds_before + 1) // batches
         case "batches":  # the authors' MNIST code: |S_i| counted in batches

@@ -167,6 +167,7 @@ def _update(result: TrainResult, expected: Expected) -> Answer:
         attachments={n: result.attachments[n] for n in (*expected.expects.tensors, *kept)},
         hello=header.sealed if expected.sealed else None,
         steps=steps,
+        all_samples=header.num_samples,
     )
 
 
