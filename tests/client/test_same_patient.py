@@ -54,6 +54,8 @@ def test_rows_that_differ_in_one_column_are_named_and_stay_two_patients(column: 
     assert len(found.exact) == 0
     assert found.near.tolist() == [0, 1, 2, 80, 81, 82]
     assert num_patients(found) == 83
+    keys = np.r_[np.arange(80), 0, 1, 5]  # visits of the same patients, but for the last
+    assert same_patient(np.r_[rows, copies], np.r_[labels, copied], keys).near.tolist() == [2, 82]
 
 
 @pytest.mark.parametrize("missing", [np.nan, 0.0])
@@ -97,6 +99,11 @@ def test_equal_images_are_tied_and_nearly_equal_ones_named() -> None:
     assert found.exact.tolist() == list(range(20, 25))
     assert found.near.tolist() == [*range(5, 10), *range(25, 30)]
     assert num_patients(found) == 27
+    keys = np.r_[np.arange(25), 5:10, 30, 31]
+    found = same_patient(
+        np.concatenate([images, images[:5], noisy[5:10], blank]), np.zeros(32), keys
+    )
+    assert found.near.tolist() == []
 
 
 @given(

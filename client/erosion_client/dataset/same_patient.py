@@ -5,7 +5,8 @@ twice. Different patients can be equal by chance in a table of few and coarse co
 rows are tied only where fewer than MOST_BY_CHANCE others are expected: if finely measured columns
 were independent, and judging by rows that differ in one of them alone, as patients of one ward do.
 
-Rows that differ in one column, and images that differ little, are only reported.
+Rows that differ in one column, and images that differ little, are only reported, and only where
+they have different keys.
 """
 
 from collections.abc import Iterator, Sequence
@@ -40,7 +41,7 @@ class SamePatient:
 
     groups: NDArray[np.int64]  # (n,) index of the patient, from 0, in the order of the rows
     exact: NDArray[np.int64]  # rows that equal an earlier one
-    near: NDArray[np.int64]  # rows that nearly equal another; tied only if they also equal one
+    near: NDArray[np.int64]  # rows that nearly equal another patient's; tied only if equal, too
 
 
 def same_patient(
@@ -50,13 +51,14 @@ def same_patient(
 ) -> SamePatient:
     """Tie together rows (n, features) or images (n, c, [d,] h, w) with their targets (n, ...)."""
     told = targets.reshape(len(rows), -1)
+    patients = np.arange(len(rows)) if keys is None else keys
     if rows.dtype == np.uint8:
         images = np.ascontiguousarray(rows.astype(np.uint8, copy=False))
         flat = images.reshape(len(rows), -1)
         records = _first_of(flat.view(np.dtype((np.void, flat.shape[1])))[:, 0])
-        near = _alike_images(images, flat)
+        near = _alike_images(images, flat, patients)
     else:
-        records, near = _records([*rows.T, *told.T.astype(np.float64)])
+        records, near = _records([*rows.T, *told.T.astype(np.float64)], patients)
     # One picture under two targets is not a repetition: dropping either would choose its target.
     repeated = (told == told[records]).all(axis=1)
     is_later = records != np.arange(len(rows))
@@ -68,13 +70,17 @@ def same_patient(
     )
 
 
-def _records(columns: Sequence[NDArray[np.float64]]) -> tuple[NDArray[np.int64], _Rows]:
-    """Return the first row equal to each one (n,), and rows that differ in one column alone."""
+def _records(
+    columns: Sequence[NDArray[np.float64]], patients: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], _Rows]:
+    """Return the first row equal to each one (n,), and those that differ from another patient's
+    in one column alone.
+    """
     table, num_rows = _Table(columns), len(columns[0])
     records = np.where(table.repeated(), _first_of(table.hashes), np.arange(num_rows))
     near = np.zeros(num_rows, dtype=bool)
     for column in table.may_differ_in() if len(columns) * num_rows <= MOST_CELLS else ():
-        near |= table.repeated(but_in=column)
+        near |= table.repeated(but_in=column) & table.shared(column, patients)
     return records, near if near.mean() <= MOST_NEAR else np.zeros_like(near)
 
 
@@ -134,6 +140,12 @@ class _Table:
             found = found & (np.maximum(others - 1, 0) * chance < MOST_BY_CHANCE)
         return found & (expected < MOST_BY_CHANCE)
 
+    def shared(self, column: int, patients: NDArray[np.int64]) -> _Rows:
+        """Return rows that another patient's equal in all columns but one."""
+        hashes = self.hashes - self._cells(column)
+        found: _Rows = np.isin(hashes, hashes[patients != patients[_first_of(hashes)]])
+        return found
+
     def _cells(self, column: int, rows: slice | NDArray[np.int64] = slice(None)) -> _Hashes:
         values = self._columns[column][rows] + 0.0  # of -0.0, too
         values[np.isnan(values)] = np.nan  # of one kind
@@ -162,8 +174,10 @@ def _chance(codes: NDArray[np.int64], once: NDArray[np.int64]) -> NDArray[np.flo
     return chances[codes]
 
 
-def _alike_images(images: NDArray[np.uint8], flat: NDArray[np.uint8]) -> _Rows:
-    """Return images with nearly the same pixels as a neighbour on a coarse grid."""
+def _alike_images(
+    images: NDArray[np.uint8], flat: NDArray[np.uint8], patients: NDArray[np.int64]
+) -> _Rows:
+    """Return images with nearly the pixels of another patient's, its neighbour on a coarse grid."""
     coarse = np.stack([_coarse(image) for image in images])
     neighbours = min(NEIGHBOURS, len(images))
     _, nearest = cKDTree(coarse).query(
@@ -172,7 +186,9 @@ def _alike_images(images: NDArray[np.uint8], flat: NDArray[np.uint8]) -> _Rows:
     found = np.zeros(len(images), dtype=bool)
     for one, others in enumerate(nearest.tolist()):
         for other in others:  # n: none is near enough
-            if other not in (one, len(images)) and _nearly_equal(flat[one], flat[other]):
+            if other == len(images) or patients[other] == patients[one]:
+                continue
+            if _nearly_equal(flat[one], flat[other]):
                 found[[one, other]] = True
     return found
 
