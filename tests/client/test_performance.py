@@ -40,6 +40,7 @@ from erosion_client.evaluation.final_figures import measure, measure_with_interv
 from erosion_client.evaluation.performance import (
     _share,
     average_precision,
+    event_of,
     followed_weights,
     kaplan_meier,
     model_figures,
@@ -339,6 +340,17 @@ def test_survival_is_held_against_scikit_survival(cells: DisclosureControl) -> N
     assert low[-1] > high[-1]
     weights = followed_weights(targets, targets, 4.0)
     assert (weights[(targets[:, 0] < 4) & (targets[:, 1] == 0)] == 0).all()
+
+
+def test_no_choice_of_cut_points_tells_the_follow_up_of_one_patient() -> None:
+    targets = np.column_stack([np.arange(1.0, 41), np.ones(40)])
+    chosen = []
+    for cut_points in ((10, 25, 26), (25.4, 25.6), (24, 30, 31)):  # 10 patients are beyond 30
+        task = make_study(task={**TIMES, "cut_points": cut_points}).task
+        found = event_of(task, targets, targets, -1, 10)
+        assert found is not None
+        chosen.append(found[2])
+    assert chosen == [25, 25.4, 24]  # of 21 to 30 the mean is 25.5
 
 
 def of_groups(
