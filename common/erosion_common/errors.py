@@ -4,7 +4,7 @@ ErosionError            shown to people as one message, never as a traceback
 ├── StudyError          the study file is missing, malformed, or asks the impossible
 │   └── ModelError      ... a model or its weights that are not here, or that cannot be used
 ├── SiteError           the site file or the hospital's environment is wrong
-│   └── NotNoted        ... an answer could not be noted on the disk, so it is not sent
+│   └── NotNoted        ... the disk fails, and nothing is sent until it works
 ├── DataError           a hospital's data do not meet the study's contract
 ├── Refusal             a hospital declines a request (its own limits)
 │   ├── Undecided       ... until a person there has decided about the study
@@ -82,7 +82,7 @@ class SiteError(ErosionError):
 
 
 class NotNoted(SiteError):  # noqa: N818 - a state, not a mistake
-    """An answer could not be noted, so it is not sent: the site signs out until it can be."""
+    """An answer could not be noted, or not be made: the site signs out until the disk works."""
 
 
 class DataError(ErosionError):

@@ -21,7 +21,7 @@ from erosion_client.dataset.sources.table_file import TableFile
 from erosion_client.dataset.text_table import TextTable
 from erosion_client.site_file import Site
 from erosion_client.training.hospital import Hospital
-from erosion_common.errors import DataError, Refusal
+from erosion_common.errors import DataError, NotNoted, Refusal
 from erosion_common.protocol.messages import TrainRequest
 from erosion_common.rounds.selection import fold_studies
 from tests.support.said import raises, says
@@ -175,6 +175,20 @@ def test_a_restarted_peer_sees_changes(tmp_path: Path, caplog: pytest.LogCapture
     assert "changed since" not in caplog.text
     Hospital(site).train(replace(request, round=3))
     assert says(caplog.text, "changed", "since")
+
+
+@pytest.mark.parametrize("kind", ["file", "database"])
+def test_a_restarted_site_waits_for_data_that_come_later(tmp_path: Path, kind: str) -> None:
+    site = site_with(tmp_path, kind, compute={"state": tmp_path / "state"})
+    request = TrainRequest(make_study(), "fedavg", 1, torch.zeros(6), None, run="run")
+    Hospital(site).train(request)
+    data = tmp_path / {"file": "a.csv", "database": "hospital.sqlite"}[kind]
+    data.rename(tmp_path / "away")
+    for run, error in (("run", NotNoted), ("another", DataError)):
+        with pytest.raises(error):
+            Hospital(site).describe(request.study, run)
+    (tmp_path / "away").rename(data)
+    assert Hospital(site).describe(request.study, "run").num_samples > 0
 
 
 @pytest.mark.parametrize("change", ["patient key", "split column", "order"])

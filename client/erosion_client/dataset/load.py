@@ -24,7 +24,8 @@ from erosion_client.dataset.table_contract import candidates, check_table, missi
 from erosion_client.dataset.text_table import TextTable
 from erosion_client.site_file import Site
 from erosion_client.training.kept_state import OF_A_RUN, KeptState, Moment, StateKey
-from erosion_common.errors import DataError, Refusal
+from erosion_common.errors import DataError, NotNoted, Refusal
+from erosion_common.learning.local_work import Tensors
 from erosion_common.study.study import Study
 from erosion_common.support.files import write_atomically
 from erosion_common.support.text import some
@@ -271,18 +272,31 @@ class KeptPatients:
     def of(self, study: Study, run: str | None = "") -> Patients:
         """Return the patients as the study sees them. Raises DataError as `load_patients` does.
 
-        `run`: that they are for; None where columns are only described. Raises Refusal at the
-        user's site where the run began with others that are no longer in memory.
+        `run`: that they are for; None where columns are only described. Once it has begun, raises
+        NotNoted instead: a folder or database that comes later than this program, after a restart
+        of the machine, must not count as a refusal. Raises Refusal at the user's site where the run
+        began with others that are no longer in memory.
         """
         wanted = None if run is None else _run_of(study, run)
         if self._patients is not None and wanted is not None and wanted == self._run:
             return checked_for(study, self._site, self._patients)
-        patients = self._read(study, keep=wanted is not None or self._run is None)
-        patients = checked_for(study, self._site, patients)
+        begun: Tensors = {}
         if run and self._state is not None:
             begun = self._state.before(_place(study, run), _AFTER)
-            if begun and not torch.equal(begun["patients"], _fingerprint(patients)):
-                patients = self._changed(study, patients)
+        try:
+            patients = self._read(study, keep=wanted is not None or self._run is None)
+            patients = checked_for(study, self._site, patients)
+        except DataError:
+            if not begun:
+                raise
+            raise NotNoted(  # whose words are in the status, where no patient's value may be
+                "the patients with whom the run began cannot be read",
+                where=self._site.data.describe(),
+                remedy="`erosion check SITE.toml --study STUDY.toml` says why; once they can be"
+                " read, the site continues.",
+            ) from None
+        if begun and not torch.equal(begun["patients"], _fingerprint(patients)):
+            patients = self._changed(study, patients)
         if wanted is not None:
             self._run = wanted
         return patients

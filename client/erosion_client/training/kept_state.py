@@ -86,9 +86,9 @@ class KeptState:
     def before(
         self, place: StateKey, moment: Moment, parameters: Tensor | Packed | None = None
     ) -> Tensors:
-        """Return the start of that exchange: nothing in a run's first. Raises CheckpointError.
+        """Return the start of that exchange: nothing in a run's first.
 
-        `parameters` (dim,): those in its request; None: none.
+        Raises CheckpointError, NotNoted. `parameters` (dim,): those in its request; None: none.
         """
         last = self._last(place, moment)
         if last.round < moment.round:
@@ -148,15 +148,15 @@ class KeptState:
     def last(self, place: StateKey, moment: Moment) -> Moment | None:
         """Return the run's last kept exchange, up to that round; None: nothing is kept.
 
-        Raises CheckpointError.
+        Raises CheckpointError, NotNoted.
         """
         if self._folder is None:
             last = self._last(place, moment)
             return Moment(last.round, [*last.befores][-1]) if last.round else None
         path = self._path(self._folder, place)
-        if not path.exists():
-            return None
         with _readable(path):
+            if not path.exists():
+                return None
             header = read_header(path)
             last_kept = Moment(int(header["round"]), int(header["exchanges"][-1]))
             is_of_run = _place_in(header).run == place.run and last_kept.round <= moment.round
@@ -185,7 +185,13 @@ class KeptState:
 def _readable(path: Path) -> Iterator[None]:
     try:
         yield
-    except (OSError, IndexError, KeyError, TypeError, ValueError) as problem:
+    except OSError as problem:  # which may pass, and deleting the file would end the run
+        raise NotNoted(
+            f"what a study keeps here cannot be read ({problem.strerror})",
+            where=str(path),
+            remedy="Have the disk and the file's permissions checked; the site continues.",
+        ) from None
+    except (IndexError, KeyError, TypeError, ValueError) as problem:
         raise CheckpointError(
             f"{path} cannot be read ({problem})",
             remedy="Delete it and start a new run, unless it can be brought back from a backup.",
