@@ -88,7 +88,10 @@ def as_header(text: str) -> RecordDict:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "{", "null", "[]", "[" * 100_000, '{"a":' * 100_000, '{"protocol": 1e400}', "9" * 5000],
+    [
+        *("", "{", "null", "[]", "[" * 100_000, '{"a":' * 100_000, '{"protocol": 1e400}'),
+        *("9" * 5000, '{"digest": "\\ud800"}'),
+    ],
 )
 def test_a_header_that_makes_no_sense_gets_one_error(rogue: Rogue, text: str) -> None:
     for kind in (wire.DESCRIBE, wire.TRAIN, wire.EVALUATE, wire.NOTICE):
@@ -132,6 +135,7 @@ def test_nonsense_of_the_line_ends_the_line_and_not_the_site(rogue: Rogue) -> No
         [frame(Kind.MESSAGE, b'{"records":' * 50_000)],
         [json_frame(Kind.MESSAGE, {**head, "records": {"a": {"what": 1}}})],
         [json_frame(Kind.MESSAGE, {**head, "id": 3, "records": {}})],
+        [json_frame(Kind.MESSAGE, {**head, "records": {"header": {"config": {"json": "\ud800"}}}})],
         [frame(Kind.DATA, b"data of no message")],
         [bytes([200]) + b"x"],
         [json_frame(Kind.MESSAGE, {**head, "id": f"r{n}", "records": {}}) for n in range(500)],

@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass, field
 from enum import IntEnum, StrEnum
 from typing import Any, Self, TypeGuard
 
+from pydantic_core import from_json
+
 from erosion_common.errors import ErosionError
 from erosion_common.support.text import printable
 
@@ -73,8 +75,8 @@ def json_body(body: memoryview, *, most_bytes: int = LARGEST_HEAD_BYTES) -> dict
     if len(body) > most_bytes:
         raise ProtocolFault(f"a head of {len(body)} bytes; at most {most_bytes} are accepted")
     try:
-        values = json.loads(bytes(body))
-    except (ValueError, RecursionError):
+        values = from_json(bytes(body))  # which refuses half a surrogate pair, that UTF-8 has not
+    except ValueError:
         raise ProtocolFault("a head that is not JSON") from None
     if not isinstance(values, dict):
         raise ProtocolFault("a head that is not a JSON object")

@@ -11,6 +11,7 @@ from typing import Annotated, Any, TypeVar
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from pydantic import Field, ValidationError
+from pydantic_core import from_json
 from torch import Tensor
 
 from erosion_common.errors import ErosionError, StudyError
@@ -361,8 +362,8 @@ def decode_header(record: RecordDict, form: type[H]) -> H:
 def header_of(record: RecordDict) -> dict[str, Any]:
     """Return the header as plain values, unchecked; empty where there is none. For logs."""
     try:
-        values = json.loads(header_text(record) or "{}")
-    except (ValueError, RecursionError):
+        values = from_json(header_text(record) or "{}")  # half a surrogate pair is no JSON to it
+    except ValueError:
         return {}
     return values if isinstance(values, dict) else {}
 
