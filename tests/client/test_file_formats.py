@@ -158,26 +158,41 @@ def test_long_numbers_that_stata_stored_in_32_bits_are_named(tmp_path: Path) -> 
     assert values(source, "age") == ["40", "0.1"]
 
 
-def test_formulas_that_nothing_has_computed_are_no_values(tmp_path: Path) -> None:
-    """Libraries write 0, or nothing, for their results, and ask for these at the opening."""
+OPENED = '</sheets><calcPr fullCalcOnLoad="1"/>'
+TALL = '</sheetData><mergeCells count="1"><mergeCell ref="A2:A3"/></mergeCells>'
+
+
+@pytest.mark.parametrize(
+    ("edits", "refused_for"),
+    [
+        ({"</sheets>": OPENED}, None),
+        ({"<v>40<": "<f>2*20</f><v>40<"}, None),
+        ({"<v>40<": "<f>2*20</f><v>40<", "</sheets>": OPENED}, "formulas"),
+        ({"<v>40<": "<x:f>2*20</x:f><v>40<", "</sheets>": OPENED}, "formulas"),
+        ({"<v>40</v>": "<f>2*20</f>"}, "formulas"),
+        ({"</sheetData>": TALL.replace("A3", "B2")}, None),
+        ({"</sheetData>": TALL}, "merged"),
+        ({'<c r="A2"': '<c r="XFD1048576"'}, "1,048,576"),
+        ({'<c r="A2"': "<x:c\nr='XFD1048576'"}, "1,048,576"),
+    ],
+)
+def test_a_sheet_that_is_not_as_it_seems_is_refused(
+    tmp_path: Path, edits: dict[str, str], refused_for: str | None
+) -> None:
+    """Libraries write 0, or nothing, for formulas, and a program may abort at a far cell."""
     path = write_workbook(tmp_path / "a.xlsx", {"A": [["age"], [40]]})
     with zipfile.ZipFile(path) as archive:
         parts = {name: archive.read(name).decode() for name in archive.namelist()}
-    mark = '</sheets><calcPr fullCalcOnLoad="1"/>'
-    for asked, cell, is_read in (
-        (mark, "", True),
-        ("</sheets>", "<f>2*20</f>", True),
-        (mark, "<f>2*20</f>", False),
-    ):
-        with zipfile.ZipFile(path, "w") as archive:
-            for name, text in parts.items():
-                text = text.replace("<v>40<", f"{cell}<v>40<").replace("</sheets>", asked)
-                archive.writestr(name, text)
-        if is_read:
-            assert values(TableFile(path=path), "age") == ["40"]
-            continue
-        with raises(DataError, "a.xlsx", "formulas"):
-            TableFile(path=path).read(["age"])
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, text in parts.items():
+            for old, new in {"<worksheet ": '<worksheet xmlns:x="x" ', **edits}.items():
+                text = text.replace(old, new)
+            archive.writestr(name, text)
+    if refused_for is None:
+        assert values(TableFile(path=path), "age") == ["40"]
+        return
+    with raises(DataError, "a.xlsx", refused_for):
+        TableFile(path=path).read(["age"])
 
 
 def test_json_lines_of_another_encoding_are_read_as_a_csv_is(tmp_path: Path) -> None:

@@ -60,8 +60,12 @@ MOST_COLUMNS = 20_000
 MOST_BYTES = 2**31  # of a workbook, unpacked
 MOST_IN_32_BITS = 2**24  # numbers up to here are exact there
 WHOLE = 2**53  # numbers up to here are whole where they say so
-PLACE = re.compile(rb'<c [^>]*?\br="([A-Z]{1,3})(\d{1,7})"')  # of a cell, in a sheet's XML
-AT_OPENING = b'fullCalcOnLoad="1"'  # libraries ask so for what they write 0 or nothing for
+# In a sheet's XML, where some libraries write x:c for c: a cell's place, and formulas.
+PLACE = re.compile(rb"<(?:\w+:)?c\s[^>]*?\br\s*=\s*[\"']([A-Za-z]{1,3})(\d{1,7})")
+FORMULA = re.compile(rb"<(?:\w+:)?f[\s>/]")
+WITHOUT_VALUE = re.compile(rb"</(?:\w+:)?f>\s*</(?:\w+:)?c>")
+# Libraries ask so for what they write 0 or nothing for.
+AT_OPENING = re.compile(rb"fullCalcOnLoad\s*=\s*[\"'](1|true)")
 XPORT_RECORD = 80  # bytes; a SAS transport file is a multiple of these
 MIDNIGHT = time()
 
@@ -107,11 +111,11 @@ def _sheet(content: FileContent, origin: str, sheet: str | None) -> list[list[An
                     remedy="Correct sheet under [data].",
                 )
             found = [sheet] if sheet is not None else names
-            filled = {
-                name: rows
-                for name in found
-                if (rows := book.get_sheet_by_name(name).to_python(skip_empty_area=False))
-            }
+            filled = {}
+            for name in found:
+                read = book.get_sheet_by_name(name)
+                if rows := read.to_python(skip_empty_area=False):
+                    filled[name] = rows, read.merged_cell_ranges or ()
     except (DataError, KeyboardInterrupt, SystemExit):
         raise
     except PasswordError:
@@ -132,7 +136,15 @@ def _sheet(content: FileContent, origin: str, sheet: str | None) -> list[list[An
         )
     if not filled:
         raise DataError(f"{origin} has an empty sheet", remedy="Export the patients into it.")
-    (rows,) = filled.values()
+    ((rows, merged),) = filled.values()
+    for (first, column), (last, _) in sorted(merged):
+        held = [cell for row in rows[first : first + 1] for cell in row[column : column + 1]]
+        if first < last and held not in ([], [""]):
+            raise DataError(
+                f"{origin} has a cell merged over rows {first + 1} to {last + 1}, of which only the"
+                " first has its value",
+                remedy="Split such cells, and fill in every row.",
+            )
     return rows
 
 
@@ -148,13 +160,16 @@ def _check_bounds(content: FileContent, origin: str) -> None:
                 remedy="Export only the study's columns.",
             )
         book = "xl/workbook.xml"
-        is_open = book in archive.namelist() and AT_OPENING in archive.read(book)
+        formula = WITHOUT_VALUE
+        if book in archive.namelist():
+            with archive.open(book) as opened:
+                formula = FORMULA if AT_OPENING.search(opened.read(16 * CHUNK)) else formula
         for member in archive.infolist():
             if re.fullmatch(r"xl/worksheets/[^/]+\.xml", member.filename):
                 with archive.open(member) as sheet:
-                    *extent, has_formula = _extent(sheet)
+                    *extent, is_uncomputed = _extent(sheet, formula)
                 _check_cells(origin, *extent)
-                if is_open and has_formula:
+                if is_uncomputed:
                     raise DataError(
                         f"{origin} has formulas that no spreadsheet program has computed yet",
                         remedy="Open it in one, and save it there.",
@@ -170,17 +185,17 @@ def _check_cells(origin: str, num_rows: int, num_columns: int) -> None:
         )
 
 
-def _extent(sheet: IO[bytes]) -> tuple[int, int, bool]:
-    """Return the last row and column of a sheet that have a cell, and whether any is a formula."""
+def _extent(sheet: IO[bytes], formula: re.Pattern[bytes]) -> tuple[int, int, bool]:
+    """Return a sheet's last row and column that have a cell, and whether it has such a formula."""
     last_row, last_column, has_formula = 0, 0, False
     rest = b""
     while chunk := sheet.read(CHUNK):
         text = rest + chunk
-        has_formula = has_formula or b"<f>" in text or b"<f " in text
+        has_formula = has_formula or formula.search(text) is not None
         for letters, row in PLACE.findall(text):
             last_row = max(last_row, int(row))
             column = 0
-            for letter in letters:
+            for letter in letters.upper():
                 column = 26 * column + letter - 64
             last_column = max(last_column, column)
         rest = text[-200:]
