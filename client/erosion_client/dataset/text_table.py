@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from erosion_client.dataset.column_values import ArrowTexts, numbers_in, taken, trimmed
 from erosion_common.errors import DataError
-from erosion_common.settings.names import canonical
+from erosion_common.settings.names import as_seen, canonical
 
 MOST_CHARACTERS = 2**28  # of the distinct texts in one column: it holds documents, not values
 LONG = 64  # characters of a text of which a row's hash needs no digest
@@ -78,7 +78,7 @@ class TextColumn:
         """Return the column with texts that are the same key as one."""
         if all(text.isascii() and "." not in text for text in self.texts):
             return self
-        first: dict[str, str] = {}
+        first = {"": ""}
         return self._as([first.setdefault(key_of(text), text) for text in self.texts])
 
     def _as(self, texts: Sequence[str]) -> "TextColumn":
@@ -92,7 +92,7 @@ class TextColumn:
 def key_of(text: str) -> str:
     """Return a form of a patient's key to compare: 1 and 1.0 are equal, 3.1 and 3.10 are not."""
     code = canonical(text)
-    return text if text.isascii() and "." in code else code
+    return as_seen(text) if "." in code else code
 
 
 class NumberColumn(TextColumn):

@@ -63,13 +63,27 @@ Sha256 = Annotated[str, Field(max_length=64, pattern=r"^[0-9a-f]{64}$")]
 _PLAIN = re.compile(r"(-?)(0|[1-9][0-9]*|(?=\.[0-9]))(?:\.([0-9]*))?")
 
 
+# Spaces that do not break a line, by the usual one; and what is not seen at all: soft hyphens,
+# marks of order and of direction. Copied texts and web pages bring them along.
+_UNSEEN = str.maketrans(
+    "\u00a0\u2007\u202f",
+    "   ",
+    "\u00ad\u200b\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2060\u2066\u2067\u2068\u2069\ufeff",
+)
+
+
+def as_seen(value: object) -> str:
+    """Return a text as it is seen: the same for an accent of its own, and without hidden marks."""
+    return unicodedata.normalize("NFC", str(value).translate(_UNSEEN).strip())
+
+
 def canonical(value: object) -> str:
     """Return how a category or class value is compared: `1`, `1.0` and ` 1 ` are the same.
 
     As text, so that long codes (SNOMED CT) stay apart. Plain decimals alone are numbers: 1E1, 01,
-    1_0, +1 and Infinity are different codes. An accent may be a character of its own or not.
+    1_0, +1 and Infinity are different codes.
     """
-    text = unicodedata.normalize("NFC", str(value).strip())
+    text = as_seen(value)
     if isinstance(value, float) and isfinite(value):
         text = format(Decimal(text), "f")  # 1e+16
     found = _PLAIN.fullmatch(text)

@@ -24,6 +24,7 @@ from erosion_client.dataset.text_table import (
     whole_table,
 )
 from erosion_common.errors import DataError
+from erosion_common.settings.names import as_seen
 
 SNIFFED_LINES = 20  # used to detect the separator
 BATCH_ROWS = 5_000
@@ -323,7 +324,7 @@ def _names(
 ) -> tuple[list[str], list[str]]:
     """Return the columns' names, and a note where they seem not to be names. Raises DataError."""
     rows = [[str(cell).strip() for cell in row.cells] for row in below]
-    names = [str(cell).strip().removeprefix("\ufeff") for cell in named.cells]
+    names = [as_seen(cell) for cell in named.cells]
     names = _as_wide_as(names, rows)
     if 2 * names.count("") > len(names):
         said = f"{row_word} {named.last} names few of the {len(names)} columns{IF_TITLE}"
@@ -365,8 +366,8 @@ def _second_header(width: int, rows: Sequence[Sequence[str]]) -> str:
 
 
 def distinct(content: object, names: Sequence[str]) -> list[str]:
-    """Give a spreadsheet's unnamed columns names that no study uses."""
-    header = [name or f"(column {number})" for number, name in enumerate(names, start=1)]
+    """Return the names as they are seen, and for unnamed columns names that no study uses."""
+    header = [as_seen(name) or f"(column {number})" for number, name in enumerate(names, start=1)]
     twice = sorted(name for name, times in Counter(header).items() if times > 1)
     if twice:
         raise DataError(
