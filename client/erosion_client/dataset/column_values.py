@@ -32,7 +32,11 @@ DASHES = frozenset(["-", "--", "---", "–", "—"])
 
 _NUMBER = re.compile(r"[<>≤≥=~\s]*([+-]?\d[\d.,]*(?:[eE][+-]?\d+)?|[+-]?\.\d+)")
 _COMMA = re.compile(r"[+-]?\d+,\d+(?:[eE][+-]?\d+)?")
-_BY_POINT = re.compile(r"[+-]?[1-9]\d{0,2}(?:\.\d{3})+")
+BY_POINT = re.compile(r"[+-]?[1-9]\d{0,2}(?:\.\d{3})+")
+GROUPED = (
+    "such as 980 and 1.250 stand side by side, so the point seems to group thousands; write"
+    ' thousands = "." under [data], or decimal = "." if it does not'
+)
 BOTH_MARKS = re.compile(r"[+-]?\d{1,3}(?:\.\d{3})+,\d+")  # 1.234,5
 _HUNDREDS = re.compile(r"[+-]?[1-9]\d{2}")
 _PLAIN = r"^[+-]?([0-9]{1,40}(\.[0-9]{0,40})?|\.[0-9]{1,40})([eE][+-]?[0-9]{1,3})?$"
@@ -64,13 +68,13 @@ def found_decimal(texts: Iterable[str]) -> DecimalMark:
 def points_may_group(texts: Iterable[str]) -> bool:
     """Return whether there are points, and each could group thousands: 1.250 or 12.500.000."""
     pointed = [text for text in texts if "." in text]
-    return bool(pointed) and all(map(_BY_POINT.fullmatch, pointed))
+    return bool(pointed) and all(map(BY_POINT.fullmatch, pointed))
 
 
 def groups_by_point(texts: Iterable[str]) -> bool:
     """Return whether a column's points group thousands: it holds 980 and 1.250."""
     pointed = (text for text in texts if "." in text and text[-1:].isdecimal())
-    if not all(map(_BY_POINT.fullmatch, pointed)):  # of most columns the first does not
+    if not all(map(BY_POINT.fullmatch, pointed)):  # of most columns the first does not
         return False
     numbers = [text for text in texts if text[-1:].isdecimal()]
     return (

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from erosion_client.dataset.column_values import (
+    GROUPED,
     LIMIT,
     MISSING_MARKERS,
     REFUSED,
@@ -297,11 +298,7 @@ class _TableCheck:
         name = of.name
         is_found_out = self.source.decimal is None and self.source.thousands is None
         if is_found_out and groups_by_point(column.written):
-            self.problems.append(
-                f"column {name}: such as 980 and 1.250 stand side by side, so the point seems to"
-                ' group thousands; write thousands = "." under [data], or decimal = "." if it does'
-                " not"
-            )
+            self.problems.append(f"column {name}: {GROUPED}")
         self._typical(of, values)
         self._unit(of)
         self._limits(name, column)

@@ -16,7 +16,12 @@ import pyarrow as pa
 import pyarrow.parquet
 from pydantic import Field, model_validator
 
-from erosion_client.dataset.column_values import DecimalMark
+from erosion_client.dataset.column_values import (
+    BY_POINT,
+    GROUPED,
+    DecimalMark,
+    groups_by_point,
+)
 from erosion_client.dataset.sources.data_source import (
     OnDisk,
     TableSource,
@@ -406,9 +411,8 @@ class DuckdbFiles(OnDisk, TableSource):
         query = self.query or self._union(connection)
         if self.query:
             for file in self._files():
-                view = file.stem.replace('"', '""')
-                reader = _reader(file, decimal=self.stated_decimal)
-                connection.execute(f'CREATE VIEW "{view}" AS SELECT * FROM {reader}')
+                reader = self._typed_reader(connection, file)
+                connection.execute(f"CREATE VIEW {_named(file.stem)} AS SELECT * FROM {reader}")
         query = query.strip().rstrip(";")
         # On separate lines, because a query may end in a comment.
         limited = connection.sql(f"SELECT * FROM (\n{query}\n) LIMIT {self.max_rows + 1}")
@@ -426,6 +430,24 @@ class DuckdbFiles(OnDisk, TableSource):
             notes=() if self.query else tuple(self._not_read()),
         )
 
+    def _typed_reader(self, connection: "DuckDBPyConnection", file: Path) -> str:
+        """Return DuckDB's function for the file; a CSV's columns have the type of all their lines.
+
+        Raises DataError for a column with 980 and 1.250, unless the site file says how to read it.
+        """
+        reader = _reader(file, decimal=self.stated_decimal)
+        if READERS[file.suffix.lower()] == PARQUET:
+            return reader
+        # By its first lines alone, 7.6 further down would be 8, and 007 would be 7.
+        described = f"DESCRIBE SELECT * FROM {reader[:-1]}, sample_size = -1)"
+        kinds = {name: kind for name, kind, *_ in connection.execute(described).fetchall()}
+        for name, kind in kinds.items():
+            is_asked = kind == "DOUBLE" and self.stated_decimal is None
+            if is_asked and groups_by_point(_if_grouped(connection, file, name)):
+                raise DataError(f"column {name}: {GROUPED}", where=f"Data file {file}")
+        types = ", ".join(f"{_literal(name)}: '{kind}'" for name, kind in kinds.items())
+        return f"{reader[:-1]}, types = {{{types}}})"
+
     def _union(self, connection: "DuckDBPyConnection") -> str:
         """Return all rows of all files, or of a database's only table. Raises DataError."""
         files = self._files()
@@ -436,7 +458,7 @@ class DuckdbFiles(OnDisk, TableSource):
                     f"{self.describe()} has the tables {', '.join(tables) or '(none)'}",
                     remedy="Write data.query, a SELECT.",
                 )
-            return f'SELECT * FROM "{tables[0]}"'
+            return f"SELECT * FROM {_named(tables[0])}"
         selects = [f"SELECT * FROM {_reader(file, as_text=True)}" for file in files]
         headers = [
             [row[0] for row in connection.execute(f"DESCRIBE {select}").fetchall()]
@@ -467,6 +489,16 @@ def _reader(file: Path, *, as_text: bool = False, decimal: DecimalMark | None = 
     return f"{reader}({_quoted(file)}{options})"
 
 
+def _if_grouped(connection: "DuckDBPyConnection", file: Path, name: str) -> list[str]:
+    """Return a CSV's distinct texts in a column, if every point in it may group thousands."""
+    column, texts = _named(name), f"FROM {_reader(file, as_text=True)}"
+    other = f"{column} LIKE '%.%' AND NOT regexp_full_match({column}, '{BY_POINT.pattern}')"
+    if connection.execute(f"SELECT 1 {texts} WHERE {other} LIMIT 1").fetchone():
+        return []
+    found = connection.execute(f"SELECT DISTINCT {column} {texts} WHERE {column} IS NOT NULL")
+    return [text.strip() for (text,) in found.fetchall()]
+
+
 def _header(connection: "DuckDBPyConnection", file: Path) -> list[str]:
     """Return the file's column names; none for a CSV that seems to begin with a row."""
     if READERS[file.suffix.lower()] == PARQUET:
@@ -488,4 +520,12 @@ def _header(connection: "DuckDBPyConnection", file: Path) -> list[str]:
 
 def _quoted(file: Path) -> str:
     # DuckDB would read export[1].csv as a pattern, and open export1.csv.
-    return "'" + glob.escape(str(file)).replace("'", "''") + "'"
+    return _literal(glob.escape(str(file)))
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _named(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
