@@ -516,11 +516,15 @@ def test_coefficients_are_for_a_deviation_and_alone_is_a_ridge_regression(
     assert age.value == pytest.approx(AGE, rel=0.01)
     assert (age.refits, dose.value) == (None, 0)
     training, _ = dataset.rows_alone()
-    inputs = training.inputs / training.inputs.std(axis=0)
+    assert dataset.own_scaling is not None
+    told = [each.deviation or 0.0 for each in dataset.summary.columns[:2]]
+    scales = training.inputs.std(axis=0)
+    inputs, moved = training.inputs / scales, np.divide(told, dataset.own_scaling.deviation)
     fit = LogisticRegression(C=1 / RIDGE, tol=1e-10, max_iter=1000).fit(inputs, training.targets)
     assert age.alone is not None
     assert dose.alone is not None
-    assert [age.alone.value, dose.alone.value] == pytest.approx(fit.coef_[0].tolist(), abs=2e-3)
+    alone = (fit.coef_[0] * moved / scales).tolist()
+    assert [age.alone.value, dose.alone.value] == pytest.approx(alone, abs=2e-3)
     assert age.alone.low < AGE < age.alone.high
     assert dose.alone.low < 0 < dose.alone.high
 

@@ -244,3 +244,19 @@ def test_few_patients_for_the_inputs_are_named() -> None:
     task = task_of({"name": "x", "knots": [0, 1, 2]})
     assert few_for_inputs(task, 20) == ""
     assert "19" in few_for_inputs(task, 19)
+
+
+def test_both_effects_of_a_column_are_of_the_same_move(tmp_path: Path) -> None:
+    """That of the model, and that of the user's patients alone, whose deviation is another."""
+    logs, odds = np.random.default_rng(0).normal(size=(2, 300))
+    rows = [f"{np.exp(a):.4f},{int(odd < a)}" for a, odd in zip(logs, odds, strict=True)]
+    features = [{"name": "a", "log": True, "range": [1e-4, 1e4]}]
+    task = {"kind": "tabular", "target": "ill", "classes": [0, 1], "features": features}
+    site = make_site(tmp_path, "\n".join(["a,ill", *rows]))
+    dataset = LocalDataset(site, make_study(task=task, scaling="federated"))
+    own = dataset.own_scaling
+    assert own is not None
+    pooled = own.model_copy(update={"deviation": (2 * own.deviation[0],)})
+    found = [coefficients(dataset, np.ones(1), each, ())[0] for each in (own, pooled)]
+    one, twice = (each.alone.value for each in found if each.alone is not None)
+    assert twice == pytest.approx(2 * one, rel=1e-5)

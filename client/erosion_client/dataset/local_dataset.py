@@ -311,7 +311,7 @@ class LocalDataset:
             return None
         is_alone = arm is not None and self.study.arms[arm].user_only
         if self.study.scaling == "local" or is_alone:
-            return self._own_scaling
+            return self.own_scaling
         return self._checked(pooled)
 
     def _checked(self, scaling: Scaling | None) -> Scaling:
@@ -350,7 +350,7 @@ class LocalDataset:
 
     def rows_alone(self) -> tuple[Rows, Floats]:
         """Return the training patients, and the inputs of the tested ones, for local models."""
-        scaling = None if self.study.scaling == "none" else self._own_scaling
+        scaling = None if self.study.scaling == "none" else self.own_scaling
         training, test = (
             self._part(part, scaling).inputs.cpu().numpy().astype(np.float64)
             for part in (self.split.training, self.split.test)
@@ -392,7 +392,7 @@ class LocalDataset:
         patients = np.concatenate([self.split.training, self.split.test])
         rows = self._patients.rows[patients].astype(np.float64, copy=False)
         yield from notes_of_cut(task, rows, scaling, CUT)
-        if (own := self._own_scaling) is None:
+        if (own := self.own_scaling) is None:
             return
         columns = [feature.name for feature in task.features for _ in range(task.width(feature))]
         deviations = zip(columns, scaling.deviation, own.deviation, strict=False)
@@ -415,7 +415,7 @@ class LocalDataset:
 
     def _unscaled(self) -> Iterator[str]:
         """Yield a note of columns without a disclosable deviation, though their values differ."""
-        task, own = self.study.task, self._own_scaling
+        task, own = self.study.task, self.own_scaling
         if own is None or not isinstance(task, TabularTask) or self.study.scaling == "none":
             return
         cut_from: dict[str, list[str]] = {}
@@ -434,7 +434,8 @@ class LocalDataset:
             )
 
     @cached_property
-    def _own_scaling(self) -> Scaling | None:
+    def own_scaling(self) -> Scaling | None:
+        """Columns scaled by this hospital's patients alone; None where nothing scales them."""
         task = self.study.task
         if self.sums is None or not isinstance(task, TabularTask):
             return None
@@ -442,7 +443,7 @@ class LocalDataset:
 
     def _missing_values(self) -> tuple[float, ...] | None:
         """Return replacements of missing values, where only these patients determine them."""
-        task, own = self.study.task, self._own_scaling
+        task, own = self.study.task, self.own_scaling
         if own is None or self.sums is None or not isinstance(task, TabularTask):
             return None
         scaled = self.study.scaling != "none"

@@ -267,9 +267,12 @@ def coefficients(
         known = described.get(feature)
         if category is None and known is not None:
             one[number] = known[1] / (scaling.deviation[number] if scaling else 1.0)
-    one = multiply(task, one[None])[0]
+    own, in_own = dataset.own_scaling, one
+    if scaling is not None and own is not None:  # which may differ: an effect is of equal moves
+        in_own = one * np.divide(scaling.deviation, own.deviation)
+    one, in_own = (multiply(task, each[None])[0] for each in (one, in_own))
     half = half_width(in_folds) if len(in_folds) else None
-    alone = _alone(dataset, columns) if described else None
+    alone = _alone(dataset, columns, in_own) if described else None
 
     def within(value: float, width: float) -> Estimate:
         return Estimate(value=value, low=value - width, high=value + width)
@@ -308,8 +311,13 @@ def half_width(in_folds: Sequence[Floats]) -> Floats:
     return half
 
 
-def _alone(dataset: LocalDataset, columns: Sequence[Column]) -> list[Estimate | None] | None:
-    """Return effects in a regression of the user's training patients alone, bootstrapped."""
+def _alone(
+    dataset: LocalDataset, columns: Sequence[Column], moved: Floats
+) -> list[Estimate | None] | None:
+    """Return effects in a regression of the user's training patients alone, bootstrapped.
+
+    `moved`: (q,) by how much each column is, in the units of this hospital's own scaling.
+    """
     task = dataset.study.task
     if len(columns) > MOST_REFITTED or not isinstance(task, TabularTask):
         return None
@@ -334,6 +342,7 @@ def _alone(dataset: LocalDataset, columns: Sequence[Column]) -> list[Estimate | 
     penalty = np.where(np.arange(width) < len(columns), RIDGE, 1e-6)
     is_linear = isinstance(task, Regression)
     found = fitted(rows, truth, weights, penalty=penalty, is_linear=is_linear)
+    found[:, : len(columns)] *= moved / scales
     return [estimate(found[:, number]) for number in range(len(columns))]
 
 
