@@ -853,6 +853,15 @@ def test_three_classes_have_no_event(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "positive" not in (tmp_path / "study.toml").read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize(("most", "is_count"), [(3, True), (30, True), (2, False)])
+def test_a_count_is_asked_about(
+    tmp_path: Path, most: int, is_count: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = "".join(f"{50 + i % 37},{i % most}\n" for i in range(300))
+    drafted(tmp_path, "age,falls\n" + rows, "falls")
+    assert ('"count"' in capsys.readouterr().out) == is_count
+
+
 @pytest.mark.parametrize(
     ("feature", "local", "cells", "meant"),
     [

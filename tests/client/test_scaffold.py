@@ -189,6 +189,7 @@ def test_a_folder_of_tables_may_hold_notes_and_names_in_any_language(tmp_path: P
     for name in (
         "St. Anna Zürich.csv",
         "Łódź 2.tsv",
+        f"{'Spital' * 8} Bern.csv",
         "README.txt",
         ".~lock.St. Anna.csv#",
         ".hidden.csv",
@@ -197,7 +198,7 @@ def test_a_folder_of_tables_may_hold_notes_and_names_in_any_language(tmp_path: P
     ):
         (tmp_path / name).touch()
     (tmp_path / "folder.csv").mkdir()
-    assert list(tables_in(tmp_path)) == ["st-anna-zurich", "odz-2"]
+    assert list(tables_in(tmp_path)) == ["spital" * 8, "st-anna-zurich", "odz-2"]
     (tmp_path / "st. anna zurich.parquet").touch()
     with raises(DataError, "hospital", "'st-anna-zurich'"):
         tables_in(tmp_path)
@@ -339,7 +340,7 @@ def test_the_table_with_the_outcome(folder: Path, capsys: pytest.CaptureFixture[
     assert main(["study", "new", str(folder), "--target", "dead"]) == 4
     told = capsys.readouterr().err
     assert says(told, "--target", "--user")
-    assert main(["study", "new", str(folder), "--target", "dead", "--user", "home"]) == 0
+    assert main(["study", "new", str(folder), "--target", "dead", "--user", "Home"]) == 0
     assert "user:" not in capsys.readouterr().out
     (folder / "study.toml").unlink()
     assert main(["study", "new", str(folder), "--target", "tot"]) == 0

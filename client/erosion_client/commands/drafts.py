@@ -70,6 +70,8 @@ def _run_study(options: argparse.Namespace) -> int:
     named = [name for name in re.split(r"[,\s]+", options.hospitals or "") if name]
     hospitals = named or list(tables) or ["hospital-1", "hospital-2"]
     user = options.user or hospitals[0]
+    if user not in hospitals and hospital_name(user) in tables:
+        user = hospital_name(user)  # as its table is called
     if user not in hospitals:
         raise StudyError(f"--user {user} is not among the hospitals {', '.join(hospitals)}.")
     if tables and user not in tables:

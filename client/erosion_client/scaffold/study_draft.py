@@ -320,6 +320,7 @@ def outcome_lines(target: Profile) -> tuple[str, list[str]]:
                 f"{target.name}: {', '.join(map(repr, rare[:5]))} are of fewer than {FEWEST}"
                 " patients, too few to measure a model on; see whether classes can be joined"
             )
+        remarks += _if_count(target, "taken for classes", "in place of `classes`")
         return f"{key}\n{before}classes = [{listed}]{which}", remarks
     if target.kind == "number":
         centre, spread = float(target.numbers.mean()), float(target.numbers.std())
@@ -327,12 +328,24 @@ def outcome_lines(target: Profile) -> tuple[str, list[str]]:
             f'outcome = "regression"  # a number\n{key}\n'
             f"centre = {short(centre)}  # about the mean\n"
             f"spread = {short(spread)}  # about the standard deviation",
-            [],
+            _if_count(target, "taken for a measurement", "instead"),
         )
     raise DataError(
         f"The target {target.name!r} cannot be predicted: {why_not(target)}",
         remedy="Name another column as --target.",
     )
+
+
+def _if_count(target: Profile, taken: str, where: str) -> list[str]:
+    """Return a remark where the outcome may be a count: whole numbers from 0 on."""
+    rows = [target.counts[text] for text in target.values]
+    counted = np.repeat([*target.values.values()], rows)
+    if len(rows) < max(len(target.counts), 3) or counted.min() != 0 or (counted % 1).any():
+        return []
+    return [
+        f'{target.name}: {taken}; if it is a count, write outcome = "count", centre ='
+        f" {short(float(counted.mean()))} and spread = {short(float(counted.std()))} {where}"
+    ]
 
 
 def survival_lines(event: Profile, time: Profile) -> tuple[str, list[str]]:

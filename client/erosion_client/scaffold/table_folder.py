@@ -96,5 +96,5 @@ def hospital_name(text: str) -> str:
     """Return a name that studies allow: "St. Anna Zürich" becomes "st-anna-zurich"."""
     letters = unicodedata.normalize("NFKD", text.casefold())
     ascii_only = "".join(c for c in letters if not unicodedata.combining(c))
-    plain = re.sub(r"[^a-z0-9_-]+", "-", ascii_only).strip("-_")[:48]
+    plain = re.sub(r"[^a-z0-9_-]+", "-", ascii_only).strip("-_")[:48].rstrip("-_")
     return plain or "hospital"
