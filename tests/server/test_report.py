@@ -253,7 +253,7 @@ def test_the_ends_of_an_interval_are_told_apart(value: float, width: float, said
 def test_what_rounds_to_nothing_has_no_sign() -> None:
     assert (figure_text(-1e-9), figure_text(-0.001)) == ("0.000", "-0.001")
     for metric, low, value, high, text, interval in (
-        ("r2", -0.12, -1e-9, -1e-9, "0.000", "-0.12–0.00"),
+        ("r2", -0.12, -1e-9, -1e-9, "0.000", "-0.12 to 0.00"),
         ("rmse", 0, 0.0, 0.0212, "0", "0.00000–0.02120"),
     ):
         shown = REGISTRY["regression"].metric(metric)
@@ -457,6 +457,25 @@ def test_a_p_value_is_told_on_its_side_of_a_level_and_never_as_zero(
     comparison = result.comparison.model_copy(update={"p_value": p_value})
     finals = {arm: found.metrics for arm, found in result.arms.items()}
     assert told in verdict(result.task, comparison, finals).text
+
+
+@pytest.mark.parametrize(("loss", "is_named"), [(0.2, True), (0.3, False)])
+def test_a_model_alone_that_is_as_good_as_the_arm_is_named(loss: float, is_named: bool) -> None:
+    result = make_run().result
+    assert result.comparison is not None
+    comparison = result.comparison.model_copy(
+        update={"conclusion": "better", "chosen": {result.comparison.reference: 1, "ridge": 0}}
+    )
+    finals = {
+        arm: ended.metrics.model_copy(
+            update={"log_loss": 0.4 if arm == comparison.reference else 0.1}
+        )
+        for arm, ended in result.arms.items()
+    }
+    ridge = finals[comparison.arm].model_copy(update={"log_loss": loss})
+    said = verdict(result.task, comparison, finals, references={"ridge": ridge})
+    assert (f"{loss:.3f}" in said.figures) == is_named
+    assert said.best_arm == comparison.arm
 
 
 def test_every_arm_that_is_worse_than_the_base_rate_is_named() -> None:
@@ -935,6 +954,17 @@ def test_a_model_that_goes_elsewhere_takes_the_finding_s_warning_along() -> None
     run = replace(run, result=run.result.model_copy(update={"verdict": said}))
     assert slope in warnings_of(data_of(run))
     assert slope not in values_of(run)["cautions"]  # it heads the page
+
+
+@pytest.mark.parametrize(("high", "is_warned"), [(0.97, True), (1.02, False)])
+def test_a_slope_is_judged_by_the_interval_that_is_shown(high: float, is_warned: bool) -> None:
+    run = in_target_unit(with_performance(of_a_number()), 10)
+    arm = run.result.arms[ARMS[0]]
+    slope = arm.metrics.intervals["rmse"].model_copy(update={"low": 0.1, "high": high})
+    metrics = arm.metrics.model_copy(update={"intervals": {"calibration_slope": slope}})
+    arms = {**run.result.arms, ARMS[0]: arm.model_copy(update={"metrics": metrics})}
+    said = warnings_of(data_of(replace(run, result=run.result.model_copy(update={"arms": arms}))))
+    assert [f"0.10 to {high}" in each for each in said if "slope" in each] == [True] * is_warned
 
 
 def test_no_figure_takes_the_place_of_another(folder: Path) -> None:

@@ -17,7 +17,7 @@ from erosion_server.output import charts, figures, words
 from erosion_server.output.figures import estimate_text
 from erosion_server.output.pages import TEMPLATES, Cell, Row, render_page, verbatim
 from erosion_server.output.report_patients import MOST_COLUMNS_SHOWN, MOST_FLOWS, patient_values
-from erosion_server.output.report_performance import performance_values
+from erosion_server.output.report_performance import performance_values, with_own_metric
 from erosion_server.output.report_validation import travel_sentence, validation_values
 from erosion_server.output.round_facts import grouped
 from erosion_server.output.run_data import RunData, check_card, read_run
@@ -145,13 +145,15 @@ def warnings_of(run: RunData) -> list[str]:
     found += results.turned_sentences(turned)
     found += words.turned_finishes(result)
     found += words.data_check(result.data_check, named_in="result.json")
-    models = result.performance.models
-    slope = exact.performance.models[0].estimates.get("calibration_slope") if models else None
-    if slope is not None and slope.high < 1:
-        found.append(
-            f"Predictions of {figures.named(models[0], models)} are too extreme: calibration slope"
-            f" {estimate_text(models[0].estimates['calibration_slope'])}."
-        )
+    if models := result.performance.models:
+        decisive = with_own_metric(exact.performance.models[0], exact)
+        slope = decisive.estimates.get("calibration_slope")
+        if slope is not None and slope.high < 1:
+            shown = with_own_metric(models[0], result).estimates["calibration_slope"]
+            found.append(
+                f"Predictions of {figures.named(models[0], models)} are too extreme: calibration"
+                f" slope {estimate_text(shown)}."
+            )
     found += _groups_off(result.performance, exact.performance)
     if summary := result.patients.get(result.user):
         found += few_patients(run.study, summary)

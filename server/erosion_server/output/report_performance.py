@@ -29,7 +29,7 @@ def performance_values(run: RunData) -> dict[str, Any]:
     found, task = run.result.performance, run.study.task
     several = len({model.event for model in found.models}) > 1
     chosen = found.models if several else found.models[: figures.MOST_SHOWN]
-    models = [_with_own_metric(figures.drawable(model), run.result) for model in chosen]
+    models = [with_own_metric(figures.drawable(model), run.result) for model in chosen]
     is_number = bool(models) and not models[0].event
     unit = unit_of(task)
     time_unit = getattr(getattr(task, "target", None), "unit", "")
@@ -79,7 +79,7 @@ def performance_values(run: RunData) -> dict[str, Any]:
     }
 
 
-def _with_own_metric(model: ModelFigures, result: Result) -> ModelFigures:
+def with_own_metric(model: ModelFigures, result: Result) -> ModelFigures:
     """Return it with the slope (numbers) or AUROC (two classes) of the key figures."""
     arm = result.arms.get(model.model)
     metrics = result.references.get(model.model) if arm is None else arm.metrics

@@ -322,7 +322,8 @@ def interval_text(metrics: FinalMetrics, metric: Metric) -> str:
         return ""
     figure = metrics.get(metric.name) or interval.high
     form = metric.form(figure) if metric.in_target_unit else "z.2f"
-    return f"{interval.low:{form}}–{interval.high:{form}}"
+    dash = " to " if interval.low < 0 else "–"
+    return f"{interval.low:{form}}{dash}{interval.high:{form}}"
 
 
 def chosen_text(selected: SelectedSettings) -> str:

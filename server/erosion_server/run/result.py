@@ -1,6 +1,6 @@
 """The outcome of a study: `result.json`, with the verdict on collaborating."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import NormalDist
 from types import MappingProxyType
@@ -256,7 +256,7 @@ def _compared(
     is_small = comparison.level < comparison.p_value <= COMMON_LEVEL
     why = f" (a difference is claimed up to {comparison.level:g})" if is_small else ""
     compared = f"{figures[0].upper()}{figures[1:]}, p {p_value}{why}."
-    said = [finding, compared, how_chosen(comparison)]
+    said = [finding, compared, how_chosen(comparison), *_as_good_alone(task, comparison, measured)]
     return best, [*filter(None, said)]
 
 
@@ -275,6 +275,23 @@ def how_chosen(comparison: Comparison) -> str:
         f"{comparison.reference} is in each fold the one that predicted best inside its training"
         f" part, of {counts}, with the number of folds."
     )
+
+
+def _as_good_alone(
+    task: type[Task], comparison: Comparison, measured: Mapping[str, FinalMetrics]
+) -> Iterator[str]:
+    """Name models of the user's patients alone that were not chosen and are as good as the arm."""
+    loss = task.metric(task.verdict_metric)
+    arm, reference = (
+        measured[name].get(loss.name) or 0.0 for name in (comparison.arm, comparison.reference)
+    )
+    for name in comparison.chosen if comparison.conclusion == "better" else ():
+        other = measured[name].get(loss.name) if name in measured else None
+        if other is not None and other < (arm + reference) / 2:
+            yield (
+                f"{name}, which was not chosen, is nearer to {comparison.arm}"
+                f" ({loss.label} {loss.text(other)}): alone the user may do as well."
+            )
 
 
 def p_of_last_rounds(
