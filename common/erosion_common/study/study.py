@@ -235,6 +235,8 @@ class Study(Settings):
             )
         if self.leaves_one_out and (problem := self._problem_with_leaving_out()):
             yield f"validation.leave_one_out: {problem}"
+        if self.is_left_out and len(self.only_measuring) != 1:
+            yield "validation.is_left_out: not for people to write; leave it out"
 
     def _problem_with_leaving_out(self) -> str | None:
         if self.selection is not None or self.federation.sealed:
