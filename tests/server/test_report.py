@@ -653,6 +653,12 @@ def test_risks_of_an_event_say_by_when_they_count_it(folder: Path) -> None:
     sections = re.findall(r'<section id="(\w+)".*?</section>', page, re.S)
     said = re.findall(r'<section id="(\w+)"(?:(?!</section>).)*?the event by 365;', page, re.S)
     assert {"apart", "calibration", "decisions", "groups"} == {*said} < {*sections}
+    target = {"time": "t", "event": "e", "unit": "days"}
+    task = {"kind": "tabular", "outcome": "survival", "target": target, "cut_points": [365, 730]}
+    times = read_task({**task, "features": ["mean radius"]})
+    values = values_of(replace(run, study=run.study.model_copy(update={"task": times})))
+    assert all("by 730 days" in each.svg for each in values["dependent"])
+    assert values["dependent"]
 
 
 def test_of_many_classes_each_has_its_own_decisions(folder: Path) -> None:
@@ -753,6 +759,15 @@ def test_an_exact_regression_is_shown_with_its_own_interval() -> None:
     values = values_of(replace(run, study=run.study.model_copy(update={"task": counts})))
     assert values["effects"][0][1] == Cell("2.00", "1.64 to 2.44")
     assert "Rate ratio" in values["effect_headings"]
+
+
+def test_an_effect_in_a_small_unit_has_its_digits() -> None:
+    task = {"kind": "tabular", "outcome": "regression", "target": "y", "centre": 0, "spread": 1}
+    numbers = read_task({**task, "features": ["mean radius"]})
+    effect = {"column": "mean radius", "value": -0.00123456}
+    run = with_performance(performance(coefficients=[effect]))
+    values = values_of(replace(run, study=run.study.model_copy(update={"task": numbers})))
+    assert values["effects"][0][1] == Cell("−0.00123")
 
 
 @pytest.mark.parametrize(("ratio", "says"), [(1.5, "too high"), (0.6, "too low"), (1.0, "")])

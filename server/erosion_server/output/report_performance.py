@@ -38,7 +38,10 @@ def performance_values(run: RunData) -> dict[str, Any]:
     decided = figures.decisions(models)
     timed = list(figures.over_time(models, time_unit))
     of_unit = unit and f", {unit}"
-    outcome = f"mean prediction{of_unit}" if is_number else "mean risk, %"
+    # A risk is by the last cut point here, which is not always that of the other figures.
+    points = getattr(task, "cut_points", ())
+    by = f" by {points[-1]:g} {time_unit}".rstrip() if points else ""
+    outcome = f"mean prediction{of_unit}" if is_number else f"mean risk{by}, %"
     dependent = list(
         figures.dependences(found.dependence, outcome, run.units, is_share=not is_number)
     )
@@ -192,7 +195,8 @@ def _effects(run: RunData, found: Performance) -> dict[str, Any]:
         name = each.column if each.category is None else f"{each.column}: {each.category}"
         drawn = charts.strip(own, span, float(is_ratio), alone, logarithmic=is_ratio)
         cell = estimate_cell(own)
-        own_cell = cell if has_interval else Cell(cell.value)
+        in_unit = significant(own.value).replace("-", "\u2212")  # which may be small or large
+        own_cell = cell if has_interval else Cell(cell.value if is_ratio else in_unit)
         label = Cell(name, moved) if (moved := per(each)) else name
         rows.append((label, own_cell, *([estimate_cell(alone)] if has_alone else []), drawn))
     of_user = [f"{run.shown(run.result.user)} alone"] if has_alone else []
