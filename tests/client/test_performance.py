@@ -342,6 +342,17 @@ def test_survival_is_held_against_scikit_survival(cells: DisclosureControl) -> N
     assert (weights[(targets[:, 0] < 4) & (targets[:, 1] == 0)] == 0).all()
 
 
+def test_nothing_is_measured_beyond_the_follow_up_of_the_training_part(
+    cells: DisclosureControl,
+) -> None:
+    predicted, targets = survival()
+    data, _ = patients(TIMES, targets, cells)
+    data.trained_outcomes = np.minimum(targets, [3.5, 1.0])  # nobody is known to be beyond 3.5
+    (found,) = model_figures(data, {"fedavg": predicted}, ["fedavg"])
+    assert found.horizon == 3.0
+    assert found.curves["auroc_by_time"].x == (1.0, 2.0, 3.0)
+
+
 def test_no_choice_of_cut_points_tells_the_follow_up_of_one_patient() -> None:
     targets = np.column_stack([np.arange(1.0, 41), np.ones(40)])
     chosen = []

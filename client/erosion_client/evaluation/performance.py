@@ -140,7 +140,7 @@ def event_of(
     Of survival, by the last cut point with a cell of patients on either side, and none later than
     the mean follow-up of the cell before the longest: the choice, in study after study, would tell
     a single patient's. Patients who were not followed until then have no weight, and others stand
-    for them.
+    for them, as the follow-up of the training part says, which must be longer.
     """
     if not isinstance(task, Survival):
         is_event: Bools = targets == number
@@ -152,7 +152,8 @@ def event_of(
     latest = np.sort(times)[-2 * cell : -cell].mean()
     for horizon in reversed(task.cut_points):
         happened, beyond = events & (times <= horizon), times > horizon
-        if horizon <= latest and min(happened.sum(), beyond.sum()) >= cell:
+        is_known = horizon <= latest and horizon < training[:, 0].max()
+        if is_known and min(happened.sum(), beyond.sum()) >= cell:
             weights = followed_weights(targets, training, horizon)
             return happened, weights, float(horizon)
     return None
@@ -535,7 +536,7 @@ def _with_time(
     areas, shown = [], []
     for place, time in enumerate(task.cut_points):
         happened, beyond = events & (times <= time), times > time
-        if min(happened.sum(), beyond.sum()) < cell:
+        if min(happened.sum(), beyond.sum()) < cell or time >= training[:, 0].max():
             continue
         drawn = draws * followed_weights(targets, training, time)
         of_cuts = [binary_auroc(1 - cut[:, place], happened, drawn) for cut in each]
