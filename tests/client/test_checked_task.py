@@ -182,6 +182,7 @@ def test_what_is_as_it_should_be_is_taken(tmp_path: Path, monkeypatch: pytest.Mo
         ({"samples_seen": 2.0}, "`samples_seen` is 2.0"),
         ({"samples_seen": torch.tensor(2)}, "`samples_seen` is tensor(2)"),
         ({"samples_seen": 0}, "`samples_seen` is 0"),
+        ({"samples_seen": 2**54}, "`samples_seen` is"),
         ({"steps": 0}, "`steps` is 0"),
         ({"attachments": {"bias": 1.0}}, "'bias' of `attachments` is…float"),
         ({"keep": [torch.ones(1)]}, "`keep` is a list"),
@@ -206,6 +207,7 @@ def test_a_wrong_outcome_is_told_in_words(
     [
         (None, "`personal` gave back a NoneType"),
         (torch.ones(1), "torch.float32 (1,)"),
+        (torch.ones(0, DIM), "torch.float32 (0, 6)"),
         (torch.ones(2, DIM).double(), "torch.float64 (2, 6)"),
         (torch.ones(DIM, requires_grad=True), "detach"),
     ],
@@ -224,14 +226,30 @@ def test_no_outcome_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gi
         trained(tmp_path, monkeypatch, gives)
 
 
+@pytest.mark.parametrize("by", ["torch", "numpy"])
+@pytest.mark.parametrize("hook", ["train", "personal"])
 @pytest.mark.parametrize("what", ["received", "inputs", "targets"])
-def test_inputs_are_not_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
-    def changing(_arm: FedAvg, work: LocalWork) -> LocalOutcome:
-        getattr(work, what).add_(1)
-        return RIGHT
+def test_inputs_are_not_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, hook: str, by: str
+) -> None:
+    right = getattr(FedAvg, hook)
 
-    monkeypatch.setattr(FedAvg, "train", changing)
+    def changing(arm: FedAvg, work: LocalWork) -> Any:
+        given = getattr(work, what)
+        (given if by == "torch" else given.numpy())[:] = 0
+        return right(arm, work)
+
     study = make_study(arms={"fedavg": {}, "local": {}})
-    hospital = Hospital(make_site(tmp_path, twenty_patients()))
-    with raises(Refusal, "changed", f"work.{what}"):
-        hospital.train(TrainRequest(study, "fedavg", 1, torch.zeros(DIM), None))
+    limits = {"installed_methods": {"fedavg": "0" * 64}}
+    sites = [make_site(tmp_path, twenty_patients(), limits=limits) for _ in range(2)]
+    request = TrainRequest(study, "local", 1, torch.ones(DIM), None)
+    alone = Hospital(sites[0]).train(request)
+    hospital = Hospital(sites[1])
+    with monkeypatch.context() as patch:
+        patch.setattr(FedAvg, hook, changing)
+        patch.setattr(FedAvg, "sha256", "0" * 64, raising=False)  # as of a package
+        with raises(Refusal, "changed", f"work.{what}"):
+            hospital.train(replace(request, arm="fedavg", sent=torch.ones(DIM)))
+    after = hospital.train(replace(request, sent=torch.ones(DIM)))
+    assert torch.equal(after.delta, alone.delta)  # another arm's patients are as they were
+    assert after.header.metrics == alone.header.metrics

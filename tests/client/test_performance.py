@@ -565,6 +565,7 @@ def test_intervals_of_few_folds_hold_the_truth(num_folds: int, num_cuts: int) ->
 
 def test_an_ensemble_has_no_coefficients(dataset: LocalDataset) -> None:
     assert linear_effects(dataset.study, torch.stack([parameters()] * 2)) is None
+    assert linear_effects(dataset.study, parameters() * torch.nan) is None
 
 
 MAJORITY = np.array([0])  # a training part whose commonest class is 0

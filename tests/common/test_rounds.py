@@ -1,6 +1,7 @@
 """The step from one round to the next: its record, what a rule may give back, its checkpoint."""
 
 import re
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,13 +14,13 @@ import torch
 from torch import Tensor
 
 from erosion_common.aggregation.cohort import HospitalName, Update
-from erosion_common.algorithms.base import Algorithm, Ask, Payload, Step
+from erosion_common.algorithms.base import Algorithm, Ask, Payload, RoundStart, Step
 from erosion_common.algorithms.fedavg import FedAvg
 from erosion_common.algorithms.weight_erosion import WeightErosion, WeightErosionState
 from erosion_common.errors import CheckpointError, RunError
 from erosion_common.rounds import checkpoint
 from erosion_common.rounds.records import Absence, Answer, Rejection, RoundRecord, RunState
-from erosion_common.rounds.round import first_state
+from erosion_common.rounds.round import Round, first_state
 from experiments.benchmarks.harness import advance
 from tests.support.contexts import CONTEXT
 from tests.support.refusals import refused
@@ -202,6 +203,7 @@ def test_a_round_whose_aggregate_overflowed_is_skipped_whatever_its_weights_are(
         ({"delta": torch.ones(1)}, r"`delta`.* shape \(1,\).*\(2,\)"),  # added to every parameter
         ({"delta": torch.ones(2, dtype=torch.float64)}, "torch.float64"),
         ({"delta": torch.ones(2, requires_grad=True)}, "detach"),
+        ({"delta": torch.ones(2).to_sparse()}, "sparse"),
         ({"delta": [1.0, 1.0]}, "`delta` is a list"),
         ({"weights": {"own": 1.0, "peer": float("nan")}}, "weight of peer is nan"),
         ({"weights": {"own": 1.0, "peer": -0.1}}, "weight of peer is -0.1"),
@@ -243,6 +245,34 @@ def test_a_rule_that_raises_is_named() -> None:
     assert isinstance(problem.value.__cause__, ValueError)
     with refused(RunError, "round 1", "TypeError"):
         played(GOOD, exchanges=lambda _state, _begun: None)
+    with refused(RunError, "round 1", "SystemExit"):
+        played(GOOD, update=lambda _state, _cohort: sys.exit())
+
+
+@pytest.mark.parametrize("what", ["parameters", "update"])
+def test_a_rule_changes_nothing_that_it_is_given(what: str) -> None:
+    def exchanges(_state: State, begun: RoundStart) -> Any:
+        found = yield Ask()
+        given = begun.parameters if what == "parameters" else found.cohort.updates[1].delta
+        given.add_(1)
+        return GOOD
+
+    with refused(RunError, "mine", "round 1", "clone()"):
+        played(GOOD, exchanges=exchanges)
+
+
+def test_a_rule_does_not_ask_for_ever() -> None:
+    def exchanges(_state: State, _begun: RoundStart) -> Any:
+        while True:
+            yield Ask()
+
+    names, algorithm = ("own", "peer"), replace(rule(GOOD), exchanges=exchanges)
+    state = first_state(algorithm, torch.zeros(2))
+    begun = RoundStart(1, "own", names, state.params)
+    round_ = Round(state, algorithm, begun, arm="mine", wanted=names, spare=0)
+    with refused(RunError, "mine", "round 1", "32"):
+        for _ in range(100):
+            round_.answer({name: update(name, 1.0, 1.0) for name in names})
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ from erosion_client.training.limits import (
     rounds_asked,
 )
 from erosion_client.training.request import Request, hash_of, moments_of
-from erosion_common.algorithms.base import TRAIN
+from erosion_common.algorithms.base import MOST_EXCHANGES, TRAIN
 from erosion_common.errors import Refusal, RunOver, Undecided
 from erosion_common.protocol.messages import EvaluateRequest, TrainRequest
 from erosion_common.sealed import phases
@@ -52,7 +52,6 @@ from erosion_common.support.text import printable
 
 _LONGEST_NAME = 200  # characters
 LONGEST_STUDY = 2**19  # characters of a study that waits for a person
-_MOST_EXCHANGES = 32  # of a round's answers
 _KNOWN = 64  # studies for which the approved one is cached
 
 
@@ -197,10 +196,10 @@ class Consent:
                 f"{self._site.name} approved {rounds} rounds of study {study.name!r}; this is round"
                 f" {request.round}."
             )
-        if request.exchange > _MOST_EXCHANGES:
+        if request.exchange > MOST_EXCHANGES:
             raise Refusal(
                 f"The request is of exchange {request.exchange} of its round; at most"
-                f" {_MOST_EXCHANGES} are answered."
+                f" {MOST_EXCHANGES} are answered."
             )
         _check_names(arm=request.arm, step=request.step, run=request.run)
 

@@ -348,6 +348,10 @@ class LocalDataset:
             self.notes += tuple(n for n in self._scaling_notes(scaling) if n not in self.notes)
         return self._parts
 
+    def forget_parts(self) -> None:
+        """Make the parts again when they are next asked for: a package may have changed them."""
+        self._parts = None
+
     def rows_alone(self) -> tuple[Rows, Floats]:
         """Return the training patients, and the inputs of the tested ones, for local models."""
         scaling = None if self.study.scaling == "none" else self.own_scaling

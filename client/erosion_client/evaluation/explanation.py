@@ -222,7 +222,7 @@ def _described(dataset: LocalDataset) -> dict[str, tuple[float, float]]:
 
 
 def linear_effects(of: Study | ModelCard, predictor: Predictor) -> Floats | None:
-    """Return a linear model's effect of each encoded column (q,); None where there is no such.
+    """Return a linear model's effect of each encoded column (q,); None where there is none.
 
     After a finish it is the mean over its last layers.
 
@@ -244,7 +244,7 @@ def linear_effects(of: Study | ModelCard, predictor: Predictor) -> Floats | None
         effects = weights[0] * task.effect_of_one
     elif not isinstance(task, Survival):
         effects = weights[1] - weights[0]
-    return effects
+    return effects if np.isfinite(effects).all() else None  # a tuning at the end may diverge
 
 
 def coefficients(

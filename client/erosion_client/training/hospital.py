@@ -2,8 +2,8 @@
 
 import logging
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -55,7 +55,7 @@ from erosion_client.training.request import (
 )
 from erosion_common.algorithms.base import TRAIN, ArmBase
 from erosion_common.algorithms.personal_layers import personal_parameters, take_step
-from erosion_common.errors import Refusal, SiteError
+from erosion_common.errors import ErosionError, Refusal, SiteError
 from erosion_common.learning.finished import Finished, Predictor, last_layer, predicted_by
 from erosion_common.learning.local_sgd import Trainer, train_locally
 from erosion_common.learning.local_work import LocalAnswer, LocalOutcome, LocalWork, Tensors
@@ -257,7 +257,7 @@ class Hospital:
         self._begin(prepared, request)
         better: Sequence[str] = ()
         folds = FoldPredictions(self._kept, study, request.run)
-        with faults_of(study.model, request):
+        with _faults(prepared, request):
             personal, finishes, errors = self._predictors(prepared, request)
             if study.evaluation.folds is None or fold is not None:
                 predictions = {
@@ -434,7 +434,7 @@ class Hospital:
         work = replace(work, step=request.step, values=request.values)
         self._begin(prepared, request)
         metrics = own_loss = None
-        with faults_of(study.model, request):
+        with _faults(prepared, request):
             outcome = take_step(settings, work, layout)
             if work.is_user and isinstance(outcome, LocalOutcome):
                 personal = personal_parameters(settings, work, layout)
@@ -592,6 +592,16 @@ class Hospital:
         predicted = predicted_by(task, prepared.model, predictor, test.inputs)
         of_rows = task.usable(predicted.cpu().numpy())
         return task.predictions_of_patients(of_rows, prepared.test_patients)
+
+
+@contextmanager
+def _faults(prepared: LocalDataset, request: Request) -> Iterator[None]:
+    try:
+        with faults_of(prepared.study.model, request):
+            yield
+    except ErosionError:
+        prepared.forget_parts()
+        raise
 
 
 def _is_alone(delta: Tensor, others: Sequence[Tensor]) -> bool:

@@ -142,6 +142,7 @@ def broadcasts_nothing(_state: Any) -> Tensors:
 OUTPUT_BIAS, OUTPUT_LAYER, REPRESENTATION = "output_bias", "output_layer", "representation"
 NORMALISATION = "normalisation"  # and the layers with statistics that a site gathers
 TRAIN = "train"  # the step of every method that asks once
+MOST_EXCHANGES = 32  # of a round, which sites answer
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,14 @@ they neither travel nor count in a distance. The methods of the literature that 
 certain split are at the end.
 """
 
+import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import partial
-from typing import Any, ClassVar, Literal
+from itertools import chain
+from typing import Any, ClassVar, Literal, TypeVar
 
 import torch
 from pydantic import Field
@@ -25,36 +27,48 @@ from erosion_common.algorithms.base import (
     TRAIN,
     ArmBase,
     Layout,
-    SiteStep,
 )
 from erosion_common.algorithms.fedavg import Averaging
 from erosion_common.errors import Refusal
 from erosion_common.learning.batch_statistics import with_statistics
 from erosion_common.learning.local_work import LocalAnswer, LocalOutcome, LocalWork
+from erosion_common.settings.names import LARGEST_COUNT
 
+T = TypeVar("T")
 _REMEDY = "Correct its class (docs/extending.md, A method)."
 
 
-def taken(step: SiteStep, work: LocalWork, method: str) -> LocalOutcome | LocalAnswer:
-    """Return the result of the method's step. Raises Refusal, without a patient's value.
+def _made(
+    make: Callable[[LocalWork], T],
+    work: LocalWork,
+    arm: ArmBase,
+    problems: Callable[[Any, LocalWork], Iterator[str]],
+    where: str = "",
+) -> T:
+    """Return what the method makes of the work. Raises Refusal, without a patient's value.
 
     Values that are not finite are the coordinator's to judge: they show it that a round diverged.
     """
-    before = _versions(work)
-    outcome = step(work)
-    if problem := next(_problems(outcome, work), "") or _changed(work, before):
+    before = _marks(work, arm)
+    made = make(work)
+    after = _marks(work, arm)
+    changed = (
+        f"it changed work.{name} in place; let it work on a clone()"
+        for name in before
+        if after[name] != before[name]
+    )
+    if problem := next(chain(problems(made, work), changed), ""):
         raise Refusal(
-            f"The method {method} made a mistake in the step {work.step!r} of round"
-            f" {work.round}: {problem}",
-            remedy=_REMEDY,
+            f"The method {arm.algorithm} made a mistake{where}: {problem}", remedy=_REMEDY
         )
-    return outcome
+    return made
 
 
-def _versions(work: LocalWork) -> dict[str, int]:
-    """Return how often each tensor of the work was changed in place.
+def _marks(work: LocalWork, arm: ArmBase) -> dict[str, object]:
+    """Return for each tensor of the work what differs once that was changed in place.
 
-    In a simulation hospitals share the received ones, and patients are the same in every round.
+    In a simulation hospitals share the received ones, and patients are the same in every round and
+    arm. Torch does not count changes by way of NumPy, so for a package's method content is hashed.
     """
     given = {
         "received": work.received,
@@ -63,13 +77,19 @@ def _versions(work: LocalWork) -> dict[str, int]:
         **{f"kept[{name!r}]": tensor for name, tensor in work.kept.items()},
         **{f"enclosed[{name!r}]": tensor for name, tensor in work.enclosed.items()},
     }
-    return {n: t._version for n, t in given.items() if not t.is_inference()}  # noqa: SLF001
+    mark = _hash_of if hasattr(arm, "sha256") else _count_of
+    return {name: mark(tensor) for name, tensor in given.items()}
 
 
-def _changed(work: LocalWork, before: Mapping[str, int]) -> str:
-    if changed := [name for name, now in _versions(work).items() if now != before.get(name)]:
-        return f"it changed work.{changed[0]} in place; let it work on a clone()"
-    return ""
+def _count_of(tensor: Tensor) -> object:
+    return None if tensor.is_inference() else tensor._version  # noqa: SLF001
+
+
+def _hash_of(tensor: Tensor) -> object:
+    if not tensor.is_cpu:
+        return _count_of(tensor)
+    flat = tensor.detach().contiguous().view(-1).view(torch.uint8)
+    return hashlib.sha256(flat.numpy().data).hexdigest()
 
 
 def _problems(outcome: Any, work: LocalWork) -> Iterator[str]:
@@ -84,8 +104,8 @@ def _problems(outcome: Any, work: LocalWork) -> Iterator[str]:
             )
         steps = () if outcome.steps is None else (("steps", outcome.steps),)
         for name, count in (("samples_seen", outcome.samples_seen), *steps):
-            if type(count) is not int or count < 1:
-                yield f"`{name}` is {count!r:.80}; it must be an int of 1 or more"
+            if type(count) is not int or not 1 <= count <= LARGEST_COUNT:
+                yield f"`{name}` is {count!r:.80}; it must be an int from 1 to {LARGEST_COUNT}"
         tensors = {"attachments": outcome.attachments}
     elif isinstance(outcome, LocalAnswer) and work.step != TRAIN:
         tensors = {"tensors": outcome.tensors}
@@ -115,7 +135,8 @@ def take_step(
 
     Raises Refusal where the method gives back what cannot be used.
     """
-    step = partial(taken, arm.site_steps()[work.step], method=arm.algorithm)
+    where = f" in the step {work.step!r} of round {work.round}"
+    step = partial(_made, arm.site_steps()[work.step], arm=arm, problems=_problems, where=where)
     if not arm.own_parameters:
         return step(work)
     if not len(work.received):  # a step that does without parameters
@@ -139,20 +160,17 @@ def personal_parameters(arm: ArmBase, work: LocalWork, layout: Callable[[], Layo
     """
     if arm.own_parameters:
         work, _ = _with_own_values(arm, work, layout())
-    found, dim, method = arm.personal(work), len(work.received), arm.algorithm
-    if problem := _problem_with_personal(found, dim):
-        raise Refusal(f"The method {method} made a mistake: {problem}", remedy=_REMEDY)
-    return found
+    return _made(arm.personal, work, arm, _problems_with_personal)
 
 
-def _problem_with_personal(found: Any, dim: int) -> str:
-    what = f"a {type(found).__name__}"
+def _problems_with_personal(found: Any, work: LocalWork) -> Iterator[str]:
+    what, dim = f"a {type(found).__name__}", len(work.received)
     if isinstance(found, Tensor):
         what = f"{found.dtype} {tuple(found.shape)}"
-        is_shaped = found.dim() in (1, 2) and found.shape[-1] == dim
+        is_shaped = found.dim() in (1, 2) and found.shape[-1] == dim and found.numel() > 0
         if is_shaped and found.dtype == torch.float32 and not found.requires_grad:
-            return ""
-    return (
+            return
+    yield (
         f"`personal` gave back {what}; it must be ({dim},) or (m, {dim}) of torch.float32, and no"
         " gradient to come (detach)"
     )

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from erosion_common.aggregation.cohort import Cohort, HospitalName
 from erosion_common.aggregation.vectors import is_finite
-from erosion_common.algorithms.base import Ask, Payload, RoundStart, Step
+from erosion_common.algorithms.base import MOST_EXCHANGES, Ask, Payload, RoundStart, Step
 from erosion_common.errors import RunError
 from erosion_common.rounds.records import RunState
 
@@ -51,10 +51,14 @@ def checked_step(
     return step
 
 
-def checked_ask(ask: Any, begun: RoundStart, known: Collection[HospitalName], arm: str) -> Ask:
+def checked_ask(
+    ask: Any, begun: RoundStart, known: Collection[HospitalName], arm: str, exchange: int
+) -> Ask:
     """Return the next request. `known`: the hospitals that may be asked. Raises RunError."""
     if not isinstance(ask, Ask):
         raise fault_of_rule(arm, begun.round, f"it gave a {type(ask).__name__}, no Ask")
+    if exchange > MOST_EXCHANGES:
+        raise fault_of_rule(arm, begun.round, f"it asks more than {MOST_EXCHANGES} times")
     if problem := next(_problems_with_ask(ask, begun.user, known), ""):
         raise fault_of_rule(arm, begun.round, problem)
     return ask
@@ -83,10 +87,12 @@ def _problems_with_step(
     delta, params = step.delta, before.params
     yield from _other_kind("`delta`", delta, Tensor, "tensor")
     is_like = (delta.shape, delta.device) == (params.shape, params.device)
+    is_like = is_like and delta.layout == torch.strided
     if not is_like or delta.dtype not in (torch.float32, params.dtype):  # another app's is float64
         yield (
-            f"`delta` has the shape {tuple(delta.shape)} of {delta.dtype} on {delta.device}; an"
-            f" update has {tuple(params.shape)} of {params.dtype} on {params.device}"
+            f"`delta` has the shape {tuple(delta.shape)} of {delta.dtype} on {delta.device}"
+            f" ({delta.layout}); an update has {tuple(params.shape)} of {params.dtype} on"
+            f" {params.device} ({torch.strided})"
         )
     if delta.requires_grad:
         yield "`delta` has a gradient to come; detach() it"

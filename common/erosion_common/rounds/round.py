@@ -119,7 +119,8 @@ class Round:
         known = {*self._wanted, *self._started.hospitals, *self._answers, *self._state.weights}
         self.number += 1
         try:
-            request = next(self._method) if answers is None else self._method.send(answers)
+            request = self._asked_next(answers)
+            self.request = checked_ask(request, self._started, known, self._arm, self.number)
         except StopIteration as end:
             # A hospital may have failed in an exchange after the one that brought its update.
             cohort = self._cohort if self.request and self.request.expects.update else None
@@ -127,15 +128,31 @@ class Round:
             self.request, self.outcome = None, self._conclude(step)
         except (ErosionError, OSError):
             raise
-        except Exception as problem:  # a method may be of somebody else's package
+        except (Exception, SystemExit) as problem:  # a method may be of somebody else's package
             logger.debug("the rule of %r failed", self._arm, exc_info=True)
             raised = f"it raised {type(problem).__name__}: {problem}; -v shows where"
             raise fault_of_rule(self._arm, self._state.round + 1, raised) from problem
         else:
-            self.request = checked_ask(request, self._started, known, self._arm)
             asked = self.request.hospitals
             wanted = (name for name in self._wanted if name not in self._lost)
             self.asked = list(wanted if asked is None else asked)
+
+    def _asked_next(self, answers: Answers | None) -> Ask:
+        before = self._versions()
+        try:
+            return next(self._method) if answers is None else self._method.send(answers)
+        finally:
+            if self._versions() != before:
+                problem = (
+                    "it changed the parameters or an update in place; let it work on a clone()"
+                )
+                raise fault_of_rule(self._arm, self._state.round + 1, problem)
+
+    def _versions(self) -> list[int]:
+        """Return how often each tensor that the rule was given was changed in place."""
+        updates = () if self._cohort is None else self._cohort.updates
+        given = (self._state.params, *(update.delta for update in updates))
+        return [0 if t.is_inference() else t._version for t in given]  # noqa: SLF001
 
     def _conclude(self, step: Step[Any]) -> tuple[RunState, RoundRecord]:
         state, cohort, answers, note = self._state, self._cohort, self._answers, step.note
