@@ -156,6 +156,8 @@ def test_a_table_of_labels_can_name_the_files(tmp_path: Path) -> None:
     assert says(message, "missing", "1 images")
     table.write_text("file,labels\nscans/y.dcm,W\n")
     assert says(problem_of(source), "column 'image'", "column 'diagnosis'")
+    table.write_text("image,diagnosis\nscans/y.dcm,W\nscans/x.dcm,C\n./scans/y.dcm,C\n")
+    assert says(problem_of(source), "labels.csv", "scans/y.dcm", "once")
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Images with their labels: class folders or a table of labels, and 8-bit pixels of a size."""
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -411,6 +412,10 @@ def _scans_by_table(
         for row, place in enumerate(places)
         if not place or not (root / place).exists()
     ]
+    paths = tuple(root / place for place in places)
+    twice = [str(path) for path, times in Counter(paths).items() if times > 1]
+    if twice and wanted:
+        problems.append(f"{table.row_word}s name {some(twice)} more than once; keep one of each")
     read = [
         read_target([texts.texts[code] for code in texts.codes.tolist()], source, column)
         for column, texts in zip(wanted, (table.columns[name] for name in local), strict=True)
@@ -421,7 +426,6 @@ def _scans_by_table(
     targets: Targets = np.zeros(len(places))
     if read:
         targets = checked_targets(task, np.stack([target.numbers for target in read], axis=1))
-    paths = tuple(root / place for place in places)
     notes = [note for target in read for note in target.notes]
     # The folder of a scan is named, or one above it; the table itself may lie next to them.
     named = {path.absolute() for path in (*paths, labels)}
