@@ -197,7 +197,8 @@ def _become(
     lifeline: PipeEnd | None,
 ) -> None:
     """Be the command `erosion` with these arguments and streams: input, output, errors."""
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    for ending in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ending, signal.SIG_DFL)
     # Ctrl-C is for the testbed alone, which then ends the others in order.
     os.setsid()
     if lifeline is not None:  # forked with it; only the testbed is to hold it

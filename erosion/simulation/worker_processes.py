@@ -238,7 +238,8 @@ def _work(
     lifeline: tuple[int, int],
 ) -> None:
     """A process's whole life. The one that forked it speaks for it: it writes to no stream."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the other one, which ends this one
+    for number in (signal.SIGINT, signal.SIGHUP):  # for the other one, which ends this one
+        signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     logging.disable(logging.CRITICAL)  # a lock of a handler may have been held during the fork
     torch.set_num_threads(1)  # more would only compete for the cores

@@ -18,7 +18,7 @@ from erosion_common.program import command_line
 from erosion_common.program.command import Command
 from erosion_common.program.command_line import EPILOG, main, parser
 from erosion_common.program.commands import installed_commands
-from erosion_common.program.ending import in_words
+from erosion_common.program.ending import ENDING, in_words
 from erosion_server.commands.coordinator import GOES_WITH
 from tests.support.patience import PATIENCE
 from tests.support.said import raises, says
@@ -138,7 +138,7 @@ def test_ctrl_c_in_a_class_is_no_fault(capsys: pytest.CaptureFixture[str]) -> No
     def run() -> None:
         type("Enumeration", (), {"member": Interrupted()})
 
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.getsignal(number) for number in ENDING}
     try:
         assert in_words(run, argparse.Namespace()) == 130
     finally:
@@ -154,7 +154,7 @@ def test_ctrl_c_while_the_command_is_read_leaves_no_traceback(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(command_line, "parser", interrupted)
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.getsignal(number) for number in ENDING}
     try:
         assert main(["algorithms"]) == 130
     finally:
@@ -163,7 +163,7 @@ def test_ctrl_c_while_the_command_is_read_leaves_no_traceback(
     assert capsys.readouterr().err == "erosion: interrupted\n"
 
 
-@pytest.mark.parametrize("number", ["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize("number", ["SIGINT", "SIGTERM", "SIGHUP"])
 def test_a_program_that_is_interrupted_in_an_import_ends(number: str, tmp_path: Path) -> None:
     """A package that is cut off may catch it, abort, or be a fault when it is imported again."""
     (tmp_path / "catches.py").write_text(

@@ -16,7 +16,7 @@ import pytest
 
 from erosion.simulation.testbed import study_path
 from erosion_common.program import command_line
-from erosion_common.program.ending import INTERRUPTED
+from erosion_common.program.ending import ENDING, INTERRUPTED
 from erosion_common.study.study import Study, load_study
 from erosion_common.support.files import write_atomically
 from erosion_server.run import provenance
@@ -307,7 +307,7 @@ def test_a_second_ctrl_c_ends_what_is_left_in_silence(monkeypatch: pytest.Monkey
         raise KeyboardInterrupt
 
     monkeypatch.setattr(experiment_module, "carry_out", interrupted)
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.getsignal(number) for number in ENDING}
     mask = os.umask(0o077)
     try:
         assert command_line.main(["experiment", "mean-estimation"]) == INTERRUPTED

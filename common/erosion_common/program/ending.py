@@ -7,6 +7,7 @@ import logging
 import os
 import re
 import signal
+import stat
 import sys
 import time
 import traceback
@@ -19,6 +20,7 @@ from erosion_common.support.logs import JsonLines, never_fail_to_encode, open_mi
 from erosion_common.support.text import shown
 
 FAULT, UNUSABLE, INTERRUPTED = 70, 74, 130  # EX_SOFTWARE and EX_IOERR of sysexits.h
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # the last: its terminal was closed
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NOT_UTF_8 = re.compile("[^\\s\"']*[\udc80-\udcff][^\\s\"']*")  # as Python reads such a name
 
@@ -28,7 +30,7 @@ def in_words(run: Callable[[], int | None], options: argparse.Namespace) -> int:
     open_missing_streams()
     never_fail_to_encode(sys.stdout)
     never_fail_to_encode(sys.stderr)
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in ENDING:
         if signal.getsignal(number) is not signal.SIG_IGN:  # as a shell starts it in the background
             signal.signal(number, partial(_interrupt, options))
     try:
@@ -41,7 +43,7 @@ def in_words(run: Callable[[], int | None], options: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         return _interrupted(options)
     except BrokenPipeError:  # `erosion ... | head`
-        _drop_output()
+        _drop_output(sys.stdout.fileno())
         return 0
     except SystemExit as problem:
         if isinstance(problem.__context__, BrokenPipeError):
@@ -65,7 +67,7 @@ def in_words(run: Callable[[], int | None], options: argparse.Namespace) -> int:
             _say(_unusable(problem), options, trace)
             return UNUSABLE
         if isinstance(problem, OSError) and problem.errno in NO_ROOM:
-            _drop_output()
+            _drop_output(sys.stdout.fileno())
             words = f"{problem.strerror}: a file or what is printed here could not be written."
             _say(f"{words} Free some space there, and run the command again.", options, trace)
             return UNUSABLE
@@ -109,9 +111,9 @@ def _interrupted(options: argparse.Namespace) -> int:
     return INTERRUPTED
 
 
-def _drop_output() -> None:
+def _drop_output(stream: int) -> None:
     """Drop what is still to be printed, or Python would complain of it at its end."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
 
 
 def _unusable(problem: OSError) -> str:
@@ -142,8 +144,12 @@ def _say(words: str, options: argparse.Namespace, problem: BaseException | None 
     print(f"{head}erosion: {shown(words)}", file=sys.stderr)
 
 
-def _interrupt(options: argparse.Namespace, _signal: int, frame: FrameType | None) -> None:
+def _interrupt(options: argparse.Namespace, number: int, frame: FrameType | None) -> None:
     """Interrupt the program, and end it at once in an import, which may swallow an exception."""
+    if number == signal.SIGHUP:
+        for stream in (1, 2):  # printing to a closed terminal fails
+            if stat.S_ISCHR(os.fstat(stream).st_mode):
+                _drop_output(stream)
     while frame is not None:
         if frame.f_code.co_filename.startswith("<frozen importlib"):
             os._exit(_interrupted(options))
@@ -153,5 +159,5 @@ def _interrupt(options: argparse.Namespace, _signal: int, frame: FrameType | Non
 
 def _end_in_silence() -> None:
     """From now on end at once when a signal comes, without another word."""
-    for again in (signal.SIGINT, signal.SIGTERM):
+    for again in ENDING:
         signal.signal(again, signal.SIG_DFL)
