@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from itertools import pairwise
+from math import log
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
@@ -86,6 +87,10 @@ class NumberFeature(Settings):
             raise ValueError("log = true needs a range or winsorise that begins above 0")
         if self.log and self.knots and self.knots[0] <= 0:
             raise ValueError("with log = true, knots are above 0: values before the logarithm")
+        places = [log(knot) for knot in self.knots] if self.log else self.knots
+        gaps = [second - first for first, second in pairwise(places)]
+        if gaps and not (min(gaps) > 1e-9 * sum(gaps) and 1e-50 < sum(gaps) < 1e50):
+            raise ValueError("knots are too near or too far apart for a curve through them")
         return self
 
 
