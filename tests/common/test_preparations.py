@@ -264,3 +264,18 @@ def test_both_effects_of_a_column_are_of_the_same_move(tmp_path: Path) -> None:
     found = [coefficients(dataset, np.ones(1), each, ())[0] for each in (own, pooled)]
     one, twice = (each.alone.value for each in found if each.alone is not None)
     assert twice == pytest.approx(2 * one, rel=1e-5)
+
+
+def test_an_effect_of_few_patients_is_not_told(tmp_path: Path) -> None:
+    """Of one patient it would say whether it had the outcome."""
+    ages = np.random.default_rng(0).normal(size=300)
+    rows = [f"{age:.4f},{'ab'[n % 20 == 0]},{int(age > 0)}" for n, age in enumerate(ages)]
+    features: list[Any] = ["x", {"name": "k", "categories": ["a", "b"]}]
+    task = {"kind": "tabular", "target": "ill", "classes": [0, 1], "features": features}
+    site = make_site(tmp_path, "\n".join(["x,k,ill", *rows]))
+    dataset = LocalDataset(site, make_study(task=task, scaling="local"))
+    of_b = int(dataset.rows_alone()[0].inputs[:, 1].sum())
+    for cell, is_told in ((of_b, True), (of_b + 1, False)):
+        dataset.cells.cell = cell
+        found = coefficients(dataset, np.ones(2), dataset.own_scaling, ())
+        assert [each.alone is not None for each in found] == [True, is_told]

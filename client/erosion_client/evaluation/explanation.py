@@ -343,7 +343,17 @@ def _alone(
     is_linear = isinstance(task, Regression)
     found = fitted(rows, truth, weights, penalty=penalty, is_linear=is_linear)
     found[:, : len(columns)] *= moved / scales
-    return [estimate(found[:, number]) for number in range(len(columns))]
+
+    def is_of_few(values: Floats) -> bool:
+        """Whether fewer than a cell of patients have another value than most."""
+        kinds, counts = np.unique(values, return_counts=True)
+        others = patients[values != kinds[counts.argmax()]]
+        return len(np.unique(others)) < dataset.cells.cell
+
+    return [
+        None if is_of_few(inputs[:, number]) else estimate(found[:, number])
+        for number in range(len(columns))
+    ]
 
 
 def _as_regression(
