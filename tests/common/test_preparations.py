@@ -18,6 +18,7 @@ from erosion_client.evaluation.explanation import (
     coefficients,
     dependence,
     encoded_columns,
+    importance,
     linear_effects,
     permuted_losses,
 )
@@ -274,8 +275,12 @@ def test_an_effect_of_few_patients_is_not_told(tmp_path: Path) -> None:
     task = {"kind": "tabular", "target": "ill", "classes": [0, 1], "features": features}
     site = make_site(tmp_path, "\n".join(["x,k,ill", *rows]))
     dataset = LocalDataset(site, make_study(task=task, scaling="local"))
-    of_b = int(dataset.rows_alone()[0].inputs[:, 1].sum())
-    for cell, is_told in ((of_b, True), (of_b + 1, False)):
-        dataset.cells.cell = cell
+    training, tested = dataset.rows_alone()
+    grown = permuted_losses(dataset, torch.tensor([0.0, 0, 1, 1, 0, 0]), None, "fedavg")
+    assert grown is not None
+    for num, told in ((0, True), (1, False)):  # more than have it
+        dataset.cells.cell = int(training.inputs[:, 1].sum()) + num
         found = coefficients(dataset, np.ones(2), dataset.own_scaling, ())
-        assert [each.alone is not None for each in found] == [True, is_told]
+        assert [each.alone is not None for each in found] == [True, told]
+        dataset.cells.cell = int(tested[:, 1].sum()) + num
+        assert len(importance(dataset, grown[None])) == 1 + told

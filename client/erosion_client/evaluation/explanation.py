@@ -131,7 +131,10 @@ def _tried(dataset: LocalDataset, patients: NDArray[np.int64]) -> NDArray[np.int
 
 
 def importance(dataset: LocalDataset, grown: Floats) -> list[Importance]:
-    """Return the columns, the most important first. `grown`: (cuts, n, features)."""
+    """Return the columns, the most important first. `grown`: (cuts, n, features).
+
+    Without those in which fewer than a cell of patients differ: their figure would be of these.
+    """
     task = dataset.study.task
     assert isinstance(task, TabularTask)
     known = grown[:, np.isfinite(grown).all(axis=(0, 2))].mean(axis=0)
@@ -139,10 +142,16 @@ def importance(dataset: LocalDataset, grown: Floats) -> list[Importance]:
         return []
     draws = drawn_patients(len(known), dataset.seed("bootstrap"))
     means = draws @ known / draws.sum(axis=1, keepdims=True)
+    measured = np.arange(grown.shape[1])
+    of_few = {
+        feature.name
+        for feature, values in dataset.columns(every=dataset.study.evaluation.folds is not None)
+        if _is_of_few(dataset, values[-len(measured) :], measured)
+    }
     found = [
         Importance(column=feature.name, loss=each)
         for number, feature in enumerate(task.features[:MOST_COLUMNS])
-        if (each := estimate(means[:, number])) is not None
+        if feature.name not in of_few and (each := estimate(means[:, number])) is not None
     ]
     return sorted(found, key=lambda each: -each.loss.value)
 
@@ -343,17 +352,14 @@ def _alone(
     is_linear = isinstance(task, Regression)
     found = fitted(rows, truth, weights, penalty=penalty, is_linear=is_linear)
     found[:, : len(columns)] *= moved / scales
+    of_few = [_is_of_few(dataset, inputs[:, number], patients) for number in range(len(columns))]
+    return [None if few else estimate(found[:, number]) for number, few in enumerate(of_few)]
 
-    def is_of_few(values: Floats) -> bool:
-        """Whether fewer than a cell of patients have another value than most."""
-        kinds, counts = np.unique(values, return_counts=True)
-        others = patients[values != kinds[counts.argmax()]]
-        return len(np.unique(others)) < dataset.cells.cell
 
-    return [
-        None if is_of_few(inputs[:, number]) else estimate(found[:, number])
-        for number in range(len(columns))
-    ]
+def _is_of_few(dataset: LocalDataset, values: Floats, patients: NDArray[np.int64]) -> bool:
+    """Return whether fewer than a cell of patients have another value (n,) than most."""
+    _, kinds, counts = np.unique(values, return_inverse=True, return_counts=True)
+    return len(np.unique(patients[kinds != counts.argmax()])) < dataset.cells.cell
 
 
 def _as_regression(
