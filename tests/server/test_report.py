@@ -91,6 +91,8 @@ def test_the_page_says_near_the_line_wherever_the_verdict_does(folder: Path) -> 
     run = make_run()
     result = run.result.model_copy(update={"p_by_round": (0.0061, 0.034)})
     assert "Near the line" in Page(written(replace(run, result=result), folder)).text
+    result = run.result.model_copy(update={"p_by_round": (1e-6, 1e-5)})
+    assert values_of(replace(run, result=result))["p_by_round"] == "< 0.001"
 
 
 def test_a_run_for_every_hospital_is_reported_by_hospital(folder: Path) -> None:
@@ -718,8 +720,10 @@ def test_a_thousand_hospitals_and_many_columns_fit_on_a_page(folder: Path) -> No
     raw["names"] = {name: f"The hospital of {name}" for name in names}
     described = {"min_cell": 10, "num_samples": 100, "num_patients": 100}
     one = {"kind": "number", "count": 100, "missing": 10, "mean": 1.0, "deviation": 2.0}
+    shares = {f"c{number}": 10 for number in range(12)}
+    coded = {"name": "column 0", "kind": "category", "count": 120, "missing": 0, "shares": shares}
     summary = Summary.model_validate(
-        {**described, "columns": [{"name": name, **one} for name in columns[:80]]}
+        {**described, "columns": [coded, *({"name": name, **one} for name in columns[1:80])]}
     )
     effects = [{"column": name, "value": 0.1, "alone": estimated(0.1)} for name in columns[:100]]
     important = [{"column": name, "loss": estimated(0.1)} for name in columns[:100]]
@@ -729,6 +733,7 @@ def test_a_thousand_hospitals_and_many_columns_fit_on_a_page(folder: Path) -> No
         replace(run, study=Study.model_validate(raw), result=run.result.model_copy(update=told))
     )
     assert len(values["table1_headings"]) == 1 + 12
+    assert [row[0] for row in values["table1"][9:11]] == ["column 0: c9", "column 0: 2 more"]
     assert any("988 hospitals" in note for note in values["flow_notes"])
     assert len(values["flow"]) == report_patients.MOST_FLOWS
     assert len(render_page("report.html", **values)) < 2_000_000

@@ -245,15 +245,16 @@ def _how_sure(result: Result) -> dict[str, str]:
 
     def between(p_values: Sequence[float] | None) -> str:
         ends = (min(p_values), max(p_values)) if p_values else ()
-        return " to ".join(results.p_value_text(p, comparison.level) for p in ends)
+        texts = (results.p_value_text(p, comparison.level) for p in ends)
+        return " to ".join(dict.fromkeys(texts))
 
     needs = result.task.verdict_needs
-    low_to_high = between(comparison.p_band).split(" to ")
+    by_signs = between(comparison.p_band)
     return {
         "difference": _signed(comparison.mean_difference),
         "share": _share(comparison.p_value, comparison.level),
         "needs": needs.format(fewest=FEWEST_OF_A_CLASS, tested=result.tested),
-        "p_band": " to ".join(low_to_high) if len({*low_to_high}) > 1 else "",
+        "p_band": by_signs if " to " in by_signs else "",
         "p_by_cut": between(comparison.p_by_cut),
         "p_by_round": between(result.p_by_round),
     }

@@ -12,7 +12,7 @@ from erosion_server.output.words import missing_share, unreadable
 
 MOST_COLUMNS_SHOWN = 60  # of Table 1; the description has all
 MOST_FLOWS = 40  # hospitals in the flow of patients
-MOST_CATEGORIES = 8
+MOST_CATEGORIES = 10  # of a column in Table 1
 
 
 def patient_values(run: RunData) -> dict[str, Any]:
@@ -98,6 +98,8 @@ def _column_row(name: str, units: Mapping[str, str], summaries: Mapping[str, Sum
         )
         for category in categories[:MOST_CATEGORIES]
     ]
+    if (more := len(categories) - MOST_CATEGORIES) > 0:
+        rows.append((f"{name}: {more} more", *("…" for _ in of)))
     if not categories:
         rows = [(label, *(_mean_of(of[hospital], summaries[hospital]) for hospital in of))]
     if any(column is not None and column.missing for column in of.values()):

@@ -223,7 +223,8 @@ def absences(
         )
     if more := len(missing) - len(said):
         named = f"; {named_in} names them" if named_in else ""
-        said.append(f"{more} more hospitals were missing{named}.")
+        were = "hospital was" if more == 1 else "hospitals were"
+        said.append(f"{more} more {were} missing{named}.")
     if any(absent.arms_differ for absent in at_times):
         said.append("So the arms were not trained with the same hospitals throughout.")
     return said
