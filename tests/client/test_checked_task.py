@@ -85,6 +85,23 @@ def test_a_mistake_is_named(method: str, by: Callable[..., Any], said: str) -> N
         check_task(task, patients(task), measures=True)
 
 
+@pytest.mark.parametrize(
+    ("method", "place"),
+    [("training_loss", 0), ("strata", 0), ("patient_losses", 0), ("patient_losses", 1)],
+)
+def test_a_task_changes_nothing_that_it_is_given(method: str, place: int) -> None:
+    right = getattr(type(example("regression")), method)
+
+    def changing(self: Any, *given: Any) -> Any:
+        given[place][:] = 0
+        return right(self, *given)
+
+    kind: Any = type("Wrong", (type(example("regression")),), {method: changing})
+    task = kind.model_validate(example("regression").model_dump())
+    with raises(Refusal, "in place"):
+        check_task(task, patients(task), measures=True)
+
+
 @every_task
 def test_targets_of_the_tasks_of_the_program_are_of_each_patient_alone(name: str) -> None:
     task = example(name)

@@ -192,6 +192,7 @@ return Net(3, 2)"""
 
 FAULTY = {
     "raise ValueError('no luck')": "could not be made: ValueError: no luck. Correct the package",
+    "return type('Net', (nn.Module,), {'__init__': lambda self: None})()": "super().__init__()",
     "return None": "gave a NoneType; it must give an nn.Module",
     "return nn.Flatten()": "has no parameter that is trained",
     "return nn.LazyLinear(2)": "has no shape yet. Give lazy layers their sizes",

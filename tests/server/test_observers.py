@@ -3,10 +3,11 @@
 import logging
 import re
 import threading
+from typing import cast
 
 import pytest
 
-from erosion_common.rounds.events import HospitalLeft
+from erosion_common.rounds.events import HospitalLeft, StudyBegunWithout
 from erosion_server.output.events import ObserverDropped, RunEvent
 from erosion_server.output.observers import InBackground, Observers
 from tests.support.patience import PATIENCE
@@ -86,6 +87,18 @@ def test_nobody_waits_for_an_observer_in_the_background() -> None:
         slow.let_go.set()
     assert slow.heard == LEFT
     assert slow.num_closed == 1
+
+
+def test_an_observer_in_the_background_changes_no_record_of_the_run() -> None:
+    class Greedy(Listener):
+        def notify(self, event: RunEvent) -> None:
+            assert isinstance(event, StudyBegunWithout)
+            cast("dict[str, str]", event.absent).clear()
+
+    event = StudyBegunWithout({"a": "why"})
+    with Observers({"greedy": InBackground(Greedy())}) as observers:
+        observers.notify(event)
+    assert event.absent == {"a": "why"}
 
 
 def test_a_failure_in_the_background_drops_the_observer(caplog: pytest.LogCaptureFixture) -> None:

@@ -62,15 +62,19 @@ def _kind(value: object) -> str:
     return f"{type(value).__name__} of {dtype}" if dtype else type(value).__name__
 
 
+_CHANGED = "it changes targets or predictions in place; let it work on a copy"
 PATIENTS = 64  # patients in the trial: as many at every hospital, because others see shapes
 
 
 def check_task(task: Task, targets: Targets, *, measures: bool) -> None:
     """Try the task on these targets (n, ...). Raises Refusal, without a patient's value."""
     some = np.resize(targets, (PATIENTS, *targets.shape[1:]))  # repeated where there are fewer
+    before = some.copy()
     problem = next(_problems_with_learning(task, some), "")
     if measures and not problem:
         problem = next(_problems_with_measuring(task, some), "")
+    if not np.array_equal(some, before):
+        problem = _CHANGED
     if problem:
         raise Refusal(
             f"The task {task.outcome!r} does not do what a study needs: {problem}",
@@ -93,6 +97,8 @@ def _problems_with_learning(task: Task, targets: Targets) -> Iterator[str]:
     start = task.base_rate_outputs(tensor)
     if not isinstance(start, Tensor) or start.shape != (task.num_outputs,):
         yield f"`base_rate_outputs` gave {_shape(start)}; it must be ({task.num_outputs},)"
+    if not torch.equal(tensor, as_tensor(targets)):
+        yield _CHANGED
 
 
 def _problems_with_measuring(task: Task, targets: Targets) -> Iterator[str]:
@@ -109,7 +115,11 @@ def _problems_with_measuring(task: Task, targets: Targets) -> Iterator[str]:
     if np.shape(predictions) != found.shape or not np.isfinite(predictions).all():
         yield f"`usable` gave {_shape(predictions)}, or no numbers; finite ones of the same shape"
         return
+    before = predictions.copy()
     losses = task.patient_losses(predictions, targets)
+    if not np.array_equal(predictions, before):
+        yield _CHANGED
+        return
     if np.shape(losses) != (num,) or not np.isfinite(losses).all():
         yield f"`patient_losses` gave {_shape(losses)}, or no numbers; finite ones, ({num},)"
         return

@@ -129,6 +129,11 @@ def check_trainable(model: object, what: str) -> nn.Module:
     """
     if not isinstance(model, nn.Module):
         raise ModelError(f"{what} gave a {type(model).__name__}; it must give an nn.Module.")
+    if not hasattr(model, "_parameters"):
+        raise ModelError(
+            f"{what} gave a {type(model).__name__} whose __init__ does not call super().__init__()",
+            remedy="Call it there first.",
+        )
     parameters = dict(model.named_parameters())
     for name, parameter in parameters.items():
         if isinstance(parameter, nn.parameter.UninitializedParameter):

@@ -6,6 +6,7 @@ import queue
 import threading
 import time
 from collections.abc import Mapping
+from copy import deepcopy
 from typing import Protocol, Self
 
 from erosion_common.errors import ErosionError, RunError
@@ -110,7 +111,7 @@ class InBackground:
     def _work(self) -> None:
         try:
             while self._problem is None and (event := self._events.get()) is not None:
-                self._observer.notify(event)
+                self._observer.notify(deepcopy(event))  # a package's may change what it gets
         except (Exception, SystemExit) as problem:  # noqa: BLE001 - an observer may raise anything
             self._problem = (
                 RunError("it tried to end the program")
