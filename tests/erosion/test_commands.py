@@ -222,11 +222,14 @@ def test_a_full_disk_under_what_is_printed_is_said_in_a_sentence() -> None:
 
 @pytest.mark.parametrize(
     "needed",
-    ["bytearray(2**40)", "np.ones(2**40)", "torch.ones(2**40)", "mmap.mmap(-1, 2**40)"],
+    [
+        *("bytearray(2**40)", "np.ones(2**40)", "torch.ones(2**40)", "mmap.mmap(-1, 2**40)"),
+        "threading.stack_size(2**40) or threading.Thread().start()",
+    ],
 )
 def test_too_little_memory_is_no_fault(needed: str) -> None:
     script = (
-        "import argparse, mmap, resource, sys, numpy as np, torch\n"
+        "import argparse, mmap, resource, sys, threading, numpy as np, torch\n"
         "from erosion_common.program.ending import in_words\n"
         "resource.setrlimit(resource.RLIMIT_AS, (2**36, 2**36))\n"
         f"sys.exit(in_words(lambda: {needed}, argparse.Namespace()))\n"

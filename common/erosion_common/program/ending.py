@@ -56,13 +56,17 @@ def in_words(run: Callable[[], int | None], options: argparse.Namespace) -> int:
         if isinstance(problem.__cause__, KeyboardInterrupt):  # what Python makes of it in a class
             return _interrupted(options)
         trace = problem if getattr(options, "verbose", 0) else None
-        if fault := _of_package(problem):
-            _say(f"{fault} -v shows where." if trace is None else str(fault), options, trace)
-            return fault.exit_code
-        if _is_out_of_memory(problem):
+        if _is_out_of_memory(problem):  # before what imports more
             words = "there is not enough memory for this. Use a machine that has more, or raise"
             _say(f"{words} the limit of this account or container (`ulimit -v`).", options, trace)
             return UNUSABLE
+        if _has_no_threads(problem):
+            words = "no more threads can be started. Raise the limit of this account, container or"
+            _say(f"{words} unit (`ulimit -u`, TasksMax), or of its memory.", options, trace)
+            return UNUSABLE
+        if fault := _of_package(problem):
+            _say(f"{fault} -v shows where." if trace is None else str(fault), options, trace)
+            return fault.exit_code
         if isinstance(problem, OSError) and problem.filename is not None:
             _say(_unusable(problem), options, trace)
             return UNUSABLE
@@ -96,6 +100,10 @@ def _is_out_of_memory(problem: Exception) -> bool:
     if isinstance(problem, MemoryError) or "can't allocate memory" in str(problem):  # torch's
         return True
     return isinstance(problem, OSError) and problem.errno == errno.ENOMEM
+
+
+def _has_no_threads(problem: Exception) -> bool:
+    return isinstance(problem, RuntimeError) and "can't start new thread" in str(problem)
 
 
 def _of_package(problem: BaseException) -> ErosionError | None:
