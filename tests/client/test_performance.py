@@ -342,6 +342,23 @@ def test_survival_is_held_against_scikit_survival(cells: DisclosureControl) -> N
     assert (weights[(targets[:, 0] < 4) & (targets[:, 1] == 0)] == 0).all()
 
 
+def test_curves_over_time_show_the_end_of_no_few_patients(cells: DisclosureControl) -> None:
+    predicted, targets = survival(120)
+    finer = {**TIMES, "cut_points": [n / 20 for n in range(1, 101)]}
+    chances = predicted[:, :1] ** (np.arange(1, 101) / 20)
+    data, _ = patients(finer, targets, cells)
+    (found,) = model_figures(data, {"fedavg": chances}, ["fedavg"])
+    low = np.argsort(-chances[:, 0], kind="stable")[:40]
+    for name, times in (
+        ("auroc_by_time", targets[:, 0]),
+        ("free_of_event_low", targets[low, 0]),
+    ):
+        x = found.curves[name].x  # type: ignore[index]
+        assert len(x) > 2
+        ended = [(times <= point).sum() for point in x]
+        assert min(np.diff(ended)) >= 10
+
+
 def test_nothing_is_measured_beyond_the_follow_up_of_the_training_part(
     cells: DisclosureControl,
 ) -> None:

@@ -533,15 +533,13 @@ def _with_time(
     """Return it with the AUROC at the cut points, and who was free of the event by risk."""
     curves = dict(found.curves)
     times, events = targets[:, 0], targets[:, 1] > 0
-    areas, shown = [], []
-    for place, time in enumerate(task.cut_points):
-        happened, beyond = events & (times <= time), times > time
-        if min(happened.sum(), beyond.sum()) < cell or time >= training[:, 0].max():
-            continue
+    areas, last = [], task.cut_points.index(found.horizon or task.cut_points[-1])
+    enough = [t for t in task.cut_points[: last + 1] if (events & (times <= t)).sum() >= cell]
+    shown = _cell_apart(enough, times, cell)
+    for time in shown:
+        happened, risks = events & (times <= time), 1 - each[:, :, task.cut_points.index(time)]
         drawn = draws * followed_weights(targets, training, time)
-        of_cuts = [binary_auroc(1 - cut[:, place], happened, drawn) for cut in each]
-        areas.append(np.mean(of_cuts, axis=0))
-        shown.append(time)
+        areas.append(np.mean([binary_auroc(cut, happened, drawn) for cut in risks], axis=0))
     if shown:
         curves["auroc_by_time"] = _banded(np.array(shown), np.array(areas).T)
     risks = chances_of(task, each, -1, found.horizon).mean(axis=0)
@@ -553,12 +551,22 @@ def _with_time(
     )
     for name, some in zip(names, parts, strict=False):
         points = [t for t in task.cut_points if (times[some] >= t).sum() >= cell]
-        if points:
+        if points := _cell_apart(points, times[some], cell):
             free = kaplan_meier(targets[some], draws[:, some], points)
             shown_at = np.array([0.0, *points])
             free = np.column_stack([np.ones(len(free)), free])
             curves[name] = _banded(shown_at, free)
     return found.model_copy(update={"curves": curves})
+
+
+def _cell_apart(points: Sequence[float], times: Floats, cell: int) -> list[float]:
+    """Return the last point, and others with a cell of times up to each and between any two."""
+    chosen: list[float] = []
+    ended = np.inf  # by the earliest one chosen
+    for point in reversed(points):
+        if (before := int((times <= point).sum())) >= cell and ended - before >= cell:
+            chosen, ended = [point, *chosen], before
+    return chosen
 
 
 def kaplan_meier(targets: Targets, weights: Floats, points: Sequence[float]) -> Floats:
