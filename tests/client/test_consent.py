@@ -18,6 +18,7 @@ from erosion_client.consent.approvals import (
     contracts_of,
     decide,
     decision_about,
+    derived,
     entry_of,
     leads_to,
     listing,
@@ -350,6 +351,15 @@ def test_a_run_leaves_a_hospital_out_of_one_arm(records: Records, consent: Conse
         with raises(Refusal, "chosen first"):
             consent.authorise(request(base.without(hospital, "local")))
     consent.authorise(request(base.without("b", "local"), run="r2"))
+
+
+def test_of_the_studies_without_a_hospital_only_the_one_that_is_asked_for_is_made() -> None:
+    """Each is validated: of thousands of hospitals one message took a site hours."""
+    base = study(hospitals=["a", "b", "c"], validation={"leave_one_out": True})
+    asked = base.without("b", "local")
+    assert [part.digest for part in derived(base, asked)] == [base.digest, asked.digest]
+    assert [part.digest for part in derived(base, base)] == [base.digest]
+    assert len([*derived(base)]) == 1 + 2 * len(base.arms)
 
 
 def test_a_run_has_one_model_measured_here(records: Records, consent: Consent) -> None:

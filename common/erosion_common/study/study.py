@@ -85,6 +85,7 @@ class Study(Settings):
     )
     hospitals: tuple[HospitalName, ...] = Field(
         min_length=1,
+        max_length=10_000,
         description="Names of all hospitals of the study. Each site's `name` must be one of them.",
     )
     names: dict[HospitalName, ShownName] = Field(
@@ -244,10 +245,9 @@ class Study(Settings):
             return f"it cannot go with {key}; leave one of them out"
         if len(self.hospitals) < 3:
             return "without another hospital nobody is left to learn from; leave it out"
+        stays, fewer = self.user_first[:1], len(self.hospitals) - 1  # any other is left out once
         for name, arm in self.arms.items():
-            rests = ([n for n in self.hospitals if n != left] for left in self.user_first[1:])
-            found = (arm.problem_with(len(r)) or arm.problem_with_names(r) for r in rests)
-            if problem := next(filter(None, found), None):
+            if problem := arm.problem_with(fewer) or arm.problem_with_names(stays):
                 return f"without a hospital, arms.{name}: {problem}"
         return None
 
