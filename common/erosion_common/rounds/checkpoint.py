@@ -82,6 +82,8 @@ def load(path: Path, template: RunState, *, arm: str, study_digest: str) -> RunS
 
 
 def _encode(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
+    if value is None or isinstance(value, str | int | float | bool):  # thousands of losses
+        return value
     if isinstance(value, Tensor):
         name = path if path not in tensors else f"{path} ({len(tensors)})"  # keys may have a "/"
         tensors[name] = value.detach().contiguous()
@@ -95,8 +97,6 @@ def _encode(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
         return {key: _encode(item, f"{path}/{key}", tensors) for key, item in value.items()}
     if isinstance(value, tuple | list):
         return [_encode(item, f"{path}/{i}", tensors) for i, item in enumerate(value)]
-    if value is None or isinstance(value, str | int | float | bool):
-        return value
     raise TypeError(f"{path}: a {type(value).__name__} cannot be part of a run's state")
 
 
