@@ -3,6 +3,8 @@
 import hashlib
 import os
 import pickle
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +132,21 @@ def test_layers_draw_what_they_draw_after_torch_s_own_seeding() -> None:
             found = torch.rand(5), torch.nn.functional.dropout(torch.ones(20))
         assert torch.equal(found[0], expected[0])
         assert torch.equal(found[1], expected[1])
+
+
+def test_threads_that_draw_at_the_same_time_each_draw_from_their_own_seed() -> None:
+    """As the studies of one coordinator do when they begin."""
+
+    def draw(seed: int) -> list[float]:
+        drawn = []
+        with draws_from(seed):
+            for _ in range(20):
+                drawn.append(float(torch.rand(())))
+                time.sleep(0.001)
+        return drawn
+
+    with ThreadPoolExecutor(2) as threads:
+        assert [*threads.map(draw, (1, 2))] == [draw(1), draw(2)]
 
 
 def raise_after_a_draw() -> None:

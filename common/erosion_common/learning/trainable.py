@@ -5,6 +5,8 @@ and is in no flat vector. Buffers are constants. So torch's batch normalisation 
 that it has from a file of weights, in training too; `SiteBatchNorm` gathers its own as parameters.
 """
 
+import os
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import prod
@@ -17,24 +19,30 @@ from erosion_common.errors import ModelError
 from erosion_common.learning.pretrained import matches, some
 
 CPU = torch.device("cpu")
+# torch's generator is the whole program's, and each of several studies at once is a thread of it.
+_TURN = threading.RLock()
+os.register_at_fork(
+    before=_TURN.acquire, after_in_parent=_TURN.release, after_in_child=_TURN.release
+)
 
 
 @contextmanager
 def draws_from(seed: int, device: torch.device = CPU) -> Iterator[None]:
     """Let layers on `device` draw from `seed` within; restore the generators afterwards."""
     generator = torch.default_generator
-    before = generator.get_state()
-    on_gpu = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
-    try:
-        generator.manual_seed(seed)
-        if on_gpu is not None:
-            with torch.cuda.device(device):
-                torch.cuda.manual_seed(seed)
-        yield
-    finally:
-        generator.set_state(before)
-        if on_gpu is not None:
-            torch.cuda.set_rng_state(on_gpu, device)
+    with _TURN:
+        before = generator.get_state()
+        on_gpu = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+        try:
+            generator.manual_seed(seed)
+            if on_gpu is not None:
+                with torch.cuda.device(device):
+                    torch.cuda.manual_seed(seed)
+            yield
+        finally:
+            generator.set_state(before)
+            if on_gpu is not None:
+                torch.cuda.set_rng_state(on_gpu, device)
 
 
 ROUNDING = 1e-3  # of the largest output; more is another prediction
