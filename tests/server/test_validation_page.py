@@ -15,6 +15,7 @@ from erosion_common.tasks.metric import Z
 from erosion_server.output.report import write_report
 from erosion_server.output.report_patients import patient_values
 from erosion_server.output.report_validation import (
+    _expected,
     summaries,
     travel_sentence,
     validation_values,
@@ -65,6 +66,8 @@ def test_equal_hospitals_have_no_variance_between_them() -> None:
     assert found is not None
     assert (found.tau, found.i_squared) == (0.0, 0.0)
     assert found.mean.high - 0.8 > Z * 0.05 / 2  # never narrower than without any
+    near_zero = found.model_copy(update={"predicted": (-0.001, 0.2)})
+    assert _expected(near_zero) == "0.00 to 0.20"
 
 
 @pytest.mark.parametrize("scale", ["log", "logit", "plain"])

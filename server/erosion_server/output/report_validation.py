@@ -103,7 +103,7 @@ def travel_sentence(result: Result) -> str:
         return f"{said}."
     ends = ""
     if found.predicted is not None:
-        low, high = (f"{end:.2f}" for end in found.predicted)
+        low, high = (f"{end:z.2f}" for end in found.predicted)
         ends = f", at another one expected between {low} and {high}"
     of = f" of the {found.hospitals} that have it" * (found.hospitals < len(external))
     return f"{said}: {first.label} {estimate_text(found.mean)} on average{of}{ends}."
@@ -153,7 +153,7 @@ def validation_values(run: RunData) -> dict[str, Any]:
 def _expected(found: Pooled | None) -> str:
     if found is None or found.predicted is None:
         return "–"
-    low, high = (f"{end:.2f}".replace("-", "\u2212") for end in found.predicted)
+    low, high = (f"{end:z.2f}".replace("-", "\u2212") for end in found.predicted)
     return f"{low} to {high}"
 
 
