@@ -186,6 +186,7 @@ def test_another_hospitals_model(tmp_path: Path, capsys: pytest.CaptureFixture[s
         assert main([*command, "--site", str(tmp_path / site)]) == 0
         said[name] = capsys.readouterr()
     assert said["alice"].out == said["bob"].out
+    assert main([*command, "-o", str(data / "below")]) == 74
     assert said["alice"].err == ""
     assert said["bob"].err == (
         "Noted: this model was made for alice; its predictions for bob's patients were not"

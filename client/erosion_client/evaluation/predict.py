@@ -104,7 +104,7 @@ def predict(
     the study drops patients for gets empty cells. Notes on reading, imputing, dropping and
     clipping, on a model made for another hospital, and on patients unlike those in training go to
     the standard error. Raises CheckpointError for the run folder, ModelError for its model's code
-    or weights, and DataError for the data.
+    or weights, DataError for the data, and OSError for the output.
     """
     if data_path is None and source is None:
         raise DataError(
@@ -270,10 +270,7 @@ def _as_csv(task: Task, applied: Applied) -> str:
 
 
 def _write(output: Path, text: str) -> None:
-    try:
-        if output.exists() and not output.is_file():  # /dev/stdout, a pipe: not to be replaced
-            output.write_text(text, encoding="utf-8")
-        else:
-            write_atomically(output, text)
-    except OSError as problem:
-        raise DataError(f"The predictions cannot be written to {output}: {problem}.") from None
+    if output.exists() and not output.is_file():  # /dev/stdout, a pipe: not to be replaced
+        output.write_text(text, encoding="utf-8")
+    else:
+        write_atomically(output, text)
