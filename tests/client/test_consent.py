@@ -32,7 +32,7 @@ from erosion_client.records.records import FILE_NAME, Records
 from erosion_client.site_file import Budget, Site, load_site
 from erosion_client.training import limits as limits_module
 from erosion_client.training.limits import needs_of
-from erosion_common.errors import Refusal, SiteError, StudyError, Undecided
+from erosion_common.errors import Refusal, RunOver, SiteError, StudyError, Undecided
 from erosion_common.program.command_line import main
 from erosion_common.protocol.messages import EvaluateRequest
 from erosion_common.rounds.selection import SelectedSettings, chosen, fold_studies, folds_of, trials
@@ -423,6 +423,20 @@ def test_a_step_taken_twice_a_round_is_answered_twice(records: Records, consent:
     consent.authorise(replace(other, step="train"))
     with raises(Refusal, "other parameters"):
         consent.authorise(replace(other, step="train", exchange=2, sent=torch.ones(3)))
+
+
+@pytest.mark.parametrize(("exchange", "kind"), [(1, RunOver), (2, Refusal)])
+def test_a_run_survives_a_round_in_which_others_answered_when_it_was_done_again(
+    records: Records, consent: Consent, exchange: int, kind: type[Refusal]
+) -> None:
+    asked = study(arms={"fedlin": {}})
+    approve(records, asked)
+    train = replace(request(asked), arm="fedlin", exchange=exchange)
+    consent.authorise(train)
+    with pytest.raises(Refusal) as problem:
+        consent.authorise(replace(train, enclosed={"mean_gradient": torch.ones(3)}))
+    assert problem.type is kind
+    consent.authorise(replace(train, round=2))
 
 
 def test_final_figures_are_given_to_one_question_of_a_run(

@@ -247,10 +247,14 @@ class Consent:
                     " new run."
                 )
         if not table.note(self._key, answer, question):
-            raise RunOver(
+            once = (
                 f"{self._site.name} answered {what} of this run once, to other parameters or from"
-                " another state of what it keeps. It does not answer it twice: start a new run."
+                " another state of what it keeps. It does not answer it twice"
             )
+            # Beyond the first exchange of a round that is done again, others' answers may differ.
+            if isinstance(request, TrainRequest) and request.exchange > 1:
+                raise Refusal(f"{once}; the next round may go on.")
+            raise RunOver(f"{once}: start a new run.")
 
     def _check_kept(self, request: Request, kept_to: Mapping[str, Moment | None]) -> None:
         for arm, last in kept_to.items():
