@@ -252,6 +252,13 @@ def test_a_parquet_file_that_was_damaged_is_refused(tmp_path: Path) -> None:
         TableFile(path=path).read(["age"])
 
 
+def test_a_damaged_name_of_a_column_in_spss_is_refused(tmp_path: Path) -> None:
+    pyreadstat.write_sav(FRAME, path := tmp_path / "a.sav")
+    path.write_bytes(path.read_bytes().replace(b"ILL     ", b"\0\x80L     "))
+    with raises(DataError, str(path)):
+        TableFile(path=path).read(["age"])
+
+
 @pytest.mark.parametrize("name", [name for name in FORMATS if name != "a.csv"])
 def test_a_file_that_is_cut_off_or_damaged_is_explained(tmp_path: Path, name: str) -> None:
     FORMATS[name](tmp_path / name)

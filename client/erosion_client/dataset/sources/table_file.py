@@ -220,6 +220,8 @@ def read_statistics(
         _check_cells(origin, said.number_rows or 0, said.number_columns)
         with content.open() as file:
             found, said = read(file, output_format="dict", **given)
+        if None in found:  # pyreadstat's for a damaged one
+            raise ValueError("a column has no name")
     except DataError:
         raise
     except Exception as problem:  # noqa: BLE001 - a damaged file may raise anything
