@@ -1,5 +1,6 @@
 """The parts of docs/extending.md, as a package outside the program, run and hold the contracts."""
 
+import dataclasses
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator
@@ -271,3 +272,22 @@ def test_a_source_refuses_in_words_that_show_nobody(tmp_path: Path, content: byt
     with pytest.raises(DataError) as refused:
         source.read({"age", "sex"})
     assert "Meier" not in str(refused.value)
+
+
+@pytest.mark.parametrize("given", ["nothing", "no column", "no rows"])
+def test_a_source_that_gives_no_table_is_refused(tmp_path: Path, given: str) -> None:
+    from erosion_common.errors import DataError
+
+    lines: Any = example_of("A source of patients")["Lines"]
+
+    class Odd(lines):  # type: ignore[misc]
+        def read_rows(self, wanted: Any) -> Any:
+            table = super().read_rows(wanted)
+            if given == "no rows":
+                return table.without_last(table.num_rows)
+            return None if given == "nothing" else dataclasses.replace(table, columns={})
+
+    (tmp_path / "patients.txt").write_text("age=61 sex=f\n")
+    source = Odd(path=tmp_path / "patients.txt")
+    with pytest.raises(DataError):
+        source.read({"age", "sex"})

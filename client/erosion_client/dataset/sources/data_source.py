@@ -210,13 +210,13 @@ class TableSource(DataSource):
         `codes`: the study's categories of a column, which are values whatever they are called.
         """
         if self.rows is None:
-            return self._named(self.read_rows(wanted))
+            return self._named(wanted)
         assert self.patient is not None
         needed = [self.patient, *filter(None, [self.rows.event_column])]
         named = dict.fromkeys([*self.values, *(n for r in self.recode for n in r.columns)])
         meant = {local: self.value_map(name) for name in named for local in self.needed(name)}
         table = joined(
-            self._named(self.read_rows([*wanted, *needed])),
+            self._named([*wanted, *needed]),
             self.rows,
             self.patient,
             decimal=self.stated_decimal,
@@ -226,8 +226,18 @@ class TableSource(DataSource):
         )
         return replace(table, columns={n: c for n, c in table.columns.items() if n in set(wanted)})
 
-    def _named(self, table: TextTable) -> TextTable:
+    def _named(self, wanted: Collection[str]) -> TextTable:
         """Return the table with "" for values that mean "not known", and one text of each key."""
+        table = self.read_rows(wanted)
+        if not isinstance(table, TextTable):  # of a package's source
+            problem = f"`read_rows` gave back a {type(table).__name__}, no TextTable"
+        elif lacking := sorted({*wanted} & {*table.header} - {*table.columns}):
+            problem = f"`read_rows` gave back no column {lacking[0]!r}, which its header has"
+        else:
+            problem = "" if table.num_rows else "there are no patients"
+        if problem:
+            remedy = "Export patients, or correct the source's class (docs/extending.md)."
+            raise DataError(problem, where=str(self.describe()), remedy=remedy)
         columns = dict(table.columns)
         if self.missing:
             columns = {name: column.without(self.missing) for name, column in columns.items()}
