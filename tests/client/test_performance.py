@@ -426,6 +426,26 @@ def test_a_small_subgroup_is_hidden_and_what_would_give_it_away(cells: Disclosur
     assert [each.num_patients is None for each in found] == [True, True, False]
 
 
+def test_a_subgroup_of_survival_needs_a_cell_who_were_followed_beyond(
+    cells: DisclosureControl,
+) -> None:
+    generator = np.random.default_rng(0)
+    ages = np.where(np.arange(200) < 100, 30.0, 70.0)
+    times = np.where(np.arange(200) % 2, 1.5, 5.0)
+    events = (times < 2).astype(float)
+    times[np.flatnonzero((ages > 50) & (events == 0))[9:]] = 0.5  # 9 of these are beyond 3
+    data, _ = patients(
+        {**TIMES, "cut_points": [2.0, 3.0]},
+        np.column_stack([times, events]),
+        cells,
+        evaluation={"subgroups": {"age": [50]}},
+    )
+    data.values = {"age": ages}
+    predicted = np.sort(generator.random((200, 2)))[:, ::-1]
+    found = subgroups(data, predicted)
+    assert [each.num_patients for each in found] == [None, None]
+
+
 def test_subgroups_of_a_number_have_its_share_of_variance(cells: DisclosureControl) -> None:
     generator = np.random.default_rng(0)
     predicted, age = generator.normal(10, 3, N), np.linspace(20, 90, N)

@@ -603,7 +603,7 @@ def subgroups(dataset: LocalDataset, predictions: Floats) -> Iterator[Subgroup]:
             continue
         of_patients = values[len(values) - num_measured :][kept]
         groups = dict(_groups_of(feature, of_patients, evaluation.subgroups[feature.name]))
-        hidden = _hidden(dataset, groups, None if measured is None else measured.event)
+        hidden = _hidden(dataset, groups, measured)
         for label, some in groups.items():
             found: Measures = {}
             if label not in hidden and measured is not None:
@@ -628,10 +628,14 @@ def _groups_of(
     yield f"{cuts[-1]:g}{unit} and above", values >= cuts[-1]
 
 
-def _hidden(dataset: LocalDataset, groups: Mapping[str, Bools], happened: Bools | None) -> set[str]:
+def _hidden(
+    dataset: LocalDataset, groups: Mapping[str, Bools], measured: Predicted | None
+) -> set[str]:
     """Return groups that are too small, or whose sizes would disclose those of others."""
     of = np.ones(len(next(iter(groups.values()))), dtype=bool)
-    parts = [of] if happened is None else [happened, ~happened]
+    parts = [of]
+    if measured is not None:  # of survival, without those whose outcome is not known
+        parts = [measured.event, ~measured.event & (measured.weights > 0)]
     hidden: set[str] = set()
     # The total is known, also without those who have no value: they count as one more group.
     missing = ~np.any([*groups.values()], axis=0)
