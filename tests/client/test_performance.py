@@ -426,6 +426,20 @@ def test_a_small_subgroup_is_hidden_and_what_would_give_it_away(cells: Disclosur
     assert [each.num_patients is None for each in found] == [True, True, False]
 
 
+def test_thresholds_and_fifths_of_survival_count_those_followed(cells: DisclosureControl) -> None:
+    predicted, targets = survival(120)
+    targets[::3] = [0.5, 0.0]  # nobody knows what became of them
+    data, _ = patients(TIMES, targets, cells, evaluation={"thresholds": [0.2, 0.5]})
+    (found,) = model_figures(data, {"fedavg": predicted}, ["fedavg"])
+    assert found.horizon is not None
+    risks = 1 - predicted[:, int(found.horizon) - 1]
+    known = followed_weights(targets, targets, found.horizon) > 0
+    fifths = np.array_split(np.argsort(risks, kind="stable"), 5)
+    assert len(found.groups) == sum(known[some].sum() >= 10 for some in fifths) < 5
+    above = [(known & (risks >= x)).sum() for x in found.curves["net_benefit"].x]
+    assert not {*range(1, 10)} & {*np.abs(np.diff(above)).tolist()}
+
+
 def test_a_subgroup_of_survival_needs_a_cell_who_were_followed_beyond(
     cells: DisclosureControl,
 ) -> None:

@@ -230,7 +230,9 @@ class _PatientShares:
         for chances in predicted.chances:
             counted += chances[:, None] >= every
         counted /= len(predicted.chances)
-        kept = _far_enough_apart(counted.sum(axis=0), every, declared, len(counted), cell)
+        known = predicted.weights > 0
+        above = counted[known].sum(axis=0)
+        kept = _far_enough_apart(above, every, declared, int(known.sum()), cell)
         is_above, drawn = counted[:, kept], predicted.drawn
         return cls(
             every[kept],
@@ -460,7 +462,7 @@ def _groups(predicted: Predicted, cell: int) -> Iterator[PredictedGroup]:
     for some in _by_quantile(mean, cell):
         drawn = predicted.drawn[:, some]
         observed = _share(drawn @ predicted.event[some], drawn.sum(axis=1))
-        if observed is not None:
+        if observed is not None and (predicted.weights[some] > 0).sum() >= cell:
             yield PredictedGroup(
                 num_patients=len(some), predicted=_rounded(mean[some].mean()), observed=observed
             )
