@@ -362,6 +362,21 @@ def test_of_the_studies_without_a_hospital_only_the_one_that_is_asked_for_is_mad
     assert len([*derived(base)]) == 1 + 2 * len(base.arms)
 
 
+def test_no_fold_is_hashed_to_compare_a_whole_study(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large study has 400 of them, of which each took 10 ms for every message."""
+    folds = {"folds": 5, "repeats": 4}
+    base, other = (study(evaluation={**folds, "bootstrap": each}) for each in (100, 200))
+    hashed, dump = list[Study](), Study.model_dump
+
+    def noted(each: Study, **how: Any) -> dict[str, Any]:
+        hashed.append(each)
+        return dump(each, **how)
+
+    monkeypatch.setattr(Study, "model_dump", noted)
+    assert not leads_to(base, other)
+    assert len(hashed) == 2
+
+
 def test_a_run_has_one_model_measured_here(records: Records, consent: Consent) -> None:
     base = study(hospitals=["a", "b", "c"], validation={"leave_one_out": True})
     approve(records, base)
