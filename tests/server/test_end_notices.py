@@ -128,6 +128,21 @@ def test_a_failure_that_nobody_goes_on_from_is_a_studys_end(
     assert link.told == ["the study has failed"] * is_told
 
 
+def test_updates_that_a_killed_coordinator_left_go_where_memory_takes_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = make_run(("fedavg", "local"), ("a", "b"), rounds=2).result
+    monkeypatch.setattr(run_study, "run_for_user", lambda *_: result)
+    study, link = make_study(), StubLink()
+    folder = new_run_folder(tmp_path, study)
+    (folder.spool / "updates").mkdir(parents=True)
+    (folder.spool / "updates" / "a.f32").write_bytes(bytes(4))
+    untyped: Any = link
+    with Observers({}) as observers:
+        run_study.run_on(untyped, Planned(study, folder, observers), Setup(updates="memory"))
+    assert not folder.spool.exists()
+
+
 def test_a_part_that_nobody_goes_on_from_keeps_no_study_from_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

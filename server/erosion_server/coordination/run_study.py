@@ -1,6 +1,7 @@
 """Studies from the opened port to the closed one: one, several at once, or those of a queue."""
 
 import logging
+import shutil
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -224,7 +225,10 @@ def _run_on(
     study, folder, observers = planned.study, planned.folder, planned.observers
     others_stay, notices = notices is not None, notices or EndNotices(link)
     notices.begin(folder.run, study.everyone)
-    grid = link.open(folder.spool if _are_on_disk(setup, study) else None)
+    is_on_disk = _are_on_disk(setup, study)
+    if not is_on_disk:  # where it was, a coordinator that was killed has left updates
+        shutil.rmtree(folder.spool, ignore_errors=True)
+    grid = link.open(folder.spool if is_on_disk else None)
     status = CoordinatorStatus(
         folder.status,
         study,
