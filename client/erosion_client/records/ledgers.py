@@ -3,7 +3,7 @@
 A question about patients who are nearly those of an earlier one gets the earlier one's figures: so
 two answers are either equal, or about sets that differ in at least a cell of patients, and their
 difference is about no fewer. Disjoint sets are never nearly the same. Nothing is removed; of the
-patients only keyed sums of hashes are kept.
+patients only keyed hashes are kept: sums of them, and one for each row that was trained on.
 """
 
 from collections import Counter
