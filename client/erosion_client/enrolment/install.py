@@ -36,8 +36,6 @@ from erosion_common.support.keys import (
     secret,
 )
 
-MOST_COMMON_NAME = 64  # characters, by X.520
-
 
 def make_request(hospital: str, key_file: Path) -> tuple[Path, PublicKey]:
     """Write a new key to `key_file` and its request next to it. Raises EnrolmentError."""
@@ -45,8 +43,6 @@ def make_request(hospital: str, key_file: Path) -> tuple[Path, PublicKey]:
         checked_hospital(hospital)
     except ValueError as problem:
         raise EnrolmentError(f"{problem}.", where=f"The site's name {hospital!r}") from None
-    if len(hospital) > MOST_COMMON_NAME:
-        raise EnrolmentError(f"The site's name may have {MOST_COMMON_NAME} characters at most.")
     if not key_file.name or key_file.suffix == ".csr" or key_file.is_dir():
         raise EnrolmentError(
             "it names the key's file, and the request is put next to it as .csr",
