@@ -259,6 +259,21 @@ def test_a_damaged_name_of_a_column_in_spss_is_refused(tmp_path: Path) -> None:
         TableFile(path=path).read(["age"])
 
 
+def test_a_file_that_crashes_its_library_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pyreadstat.write_sav(FRAME, path := tmp_path / "a.sav")
+    content = bytearray(path.read_bytes())
+    content[180:184] = (255).to_bytes(4, "little")  # the first column's width
+    path.write_bytes(content)
+    with raises(DataError, str(path)):
+        TableFile(path=path).read(["age"])
+    monkeypatch.setattr(table_file, "MOST_MEMORY", 2**20)
+    write_ods(path := tmp_path / "a.ods", [HEADER, *ROWS])
+    with raises(DataError, str(path)):
+        TableFile(path=path).read(["age"])
+
+
 @pytest.mark.parametrize("name", [name for name in FORMATS if name != "a.csv"])
 def test_a_file_that_is_cut_off_or_damaged_is_explained(tmp_path: Path, name: str) -> None:
     FORMATS[name](tmp_path / name)

@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 import zipfile
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -68,6 +70,31 @@ WITHOUT_VALUE = re.compile(rb"</(?:\w+:)?f>\s*</(?:\w+:)?c>")
 AT_OPENING = re.compile(rb"fullCalcOnLoad\s*=\s*[\"'](1|true)")
 XPORT_RECORD = 80  # bytes; a SAS transport file is a multiple of these
 MIDNIGHT = time()
+# Damaged ones crash their library, or make it ask for all memory: another program reads them first.
+CRASHING = (*WORKBOOKS, ".sav", ".zsav")
+MOST_MEMORY, MOST_SECONDS = 2**33, 600.0  # bytes and time of that program
+OUT_OF_MEMORY = 3
+TRIAL = f"""
+import io, resource, sys
+suffix, most, encoding = sys.argv[1:]
+if suffix in {WORKBOOKS}:
+    from python_calamine import CalamineWorkbook
+else:
+    import pyreadstat
+file = sys.stdin.buffer
+file = file if file.seekable() else io.BytesIO(file.read())
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # which would hold patients
+resource.setrlimit(resource.RLIMIT_AS, (int(most), int(most)))
+try:
+    if suffix in {WORKBOOKS}:
+        book = CalamineWorkbook.from_filelike(file)
+        for name in book.sheet_names:
+            book.get_sheet_by_name(name).to_python(skip_empty_area=False)
+    else:
+        pyreadstat.read_sav(file, output_format="dict", encoding=encoding or None)
+except MemoryError:
+    sys.exit({OUT_OF_MEMORY})
+"""
 
 
 def read_sheet(
@@ -102,6 +129,7 @@ def _sheet(content: FileContent, origin: str, sheet: str | None) -> list[list[An
         raise lacks_package(origin, "python-calamine", "formats") from None
     try:
         _check_bounds(content, origin)
+        _try_reading(content, origin)
         with content.open() as file:
             book = CalamineWorkbook.from_filelike(file)
             names = [s.name for s in book.sheets_metadata if s.visible == SheetVisibleEnum.Visible]
@@ -176,6 +204,27 @@ def _check_bounds(content: FileContent, origin: str) -> None:
                     )
 
 
+def _try_reading(content: FileContent, origin: str, encoding: str | None = None) -> None:
+    """Refuse a file that would end this program. What else is wrong shows when it is read here."""
+    if content.suffix not in CRASHING:
+        return
+    code = [sys.executable, "-I", "-c", TRIAL, content.suffix, str(MOST_MEMORY), encoding or ""]
+    with content.open() as file:
+        place: Any = {"stdin": file} if content.unpacked is None else {"input": content.unpacked}
+        try:
+            tried = subprocess.run(
+                code, **place, capture_output=True, timeout=MOST_SECONDS, check=False
+            ).returncode
+        except subprocess.TimeoutExpired:
+            tried = OUT_OF_MEMORY
+    if tried < 0 or tried == OUT_OF_MEMORY:
+        raise DataError(
+            f"{origin} cannot be read: the library that reads it crashed, or would need more than"
+            f" {MOST_MEMORY // 2**30} GiB or {MOST_SECONDS / 60:.0f} minutes",
+            remedy="Save it again; if that does not help, as .csv.",
+        )
+
+
 def _check_cells(origin: str, num_rows: int, num_columns: int) -> None:
     if num_rows * num_columns > MOST_CELLS or num_columns > MOST_COLUMNS:
         raise DataError(
@@ -214,6 +263,7 @@ def read_statistics(
         raise DataError(f"{origin} ends in the middle of a record, so it {CUT_OFF}")
     read = getattr(pyreadstat, STATISTICS[content.suffix])
     given = {} if encoding is None else {"encoding": encoding}
+    _try_reading(content, origin, encoding)
     try:
         with content.open() as file:
             _, said = read(file, metadataonly=True, **given)
