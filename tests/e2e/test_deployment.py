@@ -350,7 +350,7 @@ def test_a_deployment_on_disk_and_a_simulation_end_with_the_same_parameters(
     # A site whose transfer were not seen to end would keep the others waiting beyond the deadline.
     monkeypatch.setattr(spool, "LONGEST_PACE_SECONDS", 600.0)
     monkeypatch.setattr(spool, "LONGEST_WAIT_SECONDS", 6000.0)
-    # 2 MB, which go to the disk, and attachments of that size; test_disk_cohort.py has every rule.
+    # 2 MB, which go to the disk, and attachments of that size; test_cohort.py has every rule.
     study = large(100_000, arms={"weight_erosion": {}, "scaffold": {}}, rounds=3)
     link = Link("127.0.0.1:0")
     with Federation(study, tmp_path, link, Setup(updates="disk")) as federation:
