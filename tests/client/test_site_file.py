@@ -251,6 +251,13 @@ def test_a_file_of_defaults_and_one_that_is_stricter_have_none() -> None:
     assert not [*weaker_values(Site.model_validate(values))]
     strict = {"min_cell": 20, "epsilon": 1.0, "max_rounds": 5, "largest_share": 0.2}
     assert not [*weaker_values(Site.model_validate({**values, "limits": strict}))]
+    for budget in (None, 0.5, 1.0):
+        both = {"limits": strict, "budget": {"epsilon": budget}}
+        assert not [*weaker_values(Site.model_validate({**values, **both}))]
+    assert not [*weaker_values(Site.model_validate({**values, "budget": {"epsilon": 8}}))]
+    both = {"limits": strict, "budget": {"epsilon": 8}}
+    ((key, _),) = weaker_values(Site.model_validate({**values, **both}))
+    assert key == "budget.epsilon"
     proxy = {"address": "h:1", "proxy": "user:secret@p:1"}
     ((key, said),) = weaker_values(Site.model_validate({**values, "coordinator": proxy}))
     assert key == "coordinator.proxy"

@@ -142,11 +142,11 @@ WEAKER: Mapping[str, tuple[str, ...]] = {
     "higher": (  # None: no limit
         "limits.max_rounds limits.max_parameters limits.epsilon limits.delta limits.largest_share",
         "limits.largest_round budget.studies budget.runs_per_study budget.rounds",
-        "budget.evaluations budget.sets budget.variants",
+        "budget.evaluations budget.sets budget.variants budget.epsilon",
     ),
     "other": (
         "limits.installed_models limits.installed_methods limits.installed_tasks",
-        "approval.automatic budget.epsilon compute.public_order coordinator.proxy",
+        "approval.automatic compute.public_order coordinator.proxy",
     ),
     "never": (
         "limits.studies limits.models limits.as_user limits.sealed_only limits.summed_with",
@@ -169,6 +169,8 @@ def weaker_values(site: AppSite) -> Iterator[tuple[str, str]]:
             field = type(group).model_fields[key]
             default = field.get_default(call_default_factory=True)
             value = getattr(group, key)
+            if name == "budget.epsilon" and isinstance(site, Site):  # left out, it is that limit
+                default, value = site.limits.epsilon, site.lifetime_epsilon
             if not field.is_required() and _is_weaker(way, value, default):
                 said = "one is named" if not field.repr else _word(value)
                 yield name, f"{said} (by default {_word(default)})"
