@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from erosion_common.errors import CheckpointError
 from erosion_common.formats.sent_log import Witness, full_files
 from erosion_common.program.command_line import main
 from tests.support.said import says
@@ -17,6 +18,7 @@ def run(tmp_path: Path) -> Path:
     """A run's folder, and bob's log in files of a few lines each beside it."""
     folder = tmp_path / "run"
     folder.mkdir()
+    (folder / "study.toml").touch()
     witness = Witness(folder / "witness.jsonl")
     for head in long_log(tmp_path / "bob", 9):
         witness("bob", "train", head)
@@ -30,6 +32,18 @@ def audited(run: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
 
 def without_the_last_line(log: Path) -> None:
     log.write_text("".join(log.read_text().splitlines(keepends=True)[:-1]))
+
+
+@pytest.mark.parametrize("command", ["audit", "report", "validate", "export --onnx"])
+@pytest.mark.parametrize("given", ["nothing", "table.csv", "folder"])
+def test_what_is_no_run_folder_is_refused_as_such(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str, given: str
+) -> None:
+    (tmp_path / "table.csv").touch()
+    (tmp_path / "folder").mkdir()
+    path = str(tmp_path / given)
+    assert main([*command.split(), path]) == CheckpointError.exit_code
+    assert says(capsys.readouterr().err, path, "no study.toml")
 
 
 def test_an_intact_log_has_every_hash(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

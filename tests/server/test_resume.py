@@ -166,8 +166,11 @@ def test_with_every_user_trials_that_were_killed_are_gone_on_with(tmp_path: Path
 def test_a_run_that_ended_and_a_folder_without_a_run_are_not_resumed(
     tmp_path: Path, uninterrupted: RunFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for path, said in ((uninterrupted.path, "has ended"), (tmp_path, "is not a run folder")):
-        assert main(["server", "--resume", str(path), "--insecure"]) == 7
+    for path, code, said in (
+        (uninterrupted.path, 7, "has ended"),
+        (tmp_path, 8, "is not a run folder"),
+    ):
+        assert main(["server", "--resume", str(path), "--insecure"]) == code
         assert said in capsys.readouterr().err
 
 

@@ -158,7 +158,7 @@ def test_browsers_that_go_away_leave_room_for_others(monkeypatch: pytest.MonkeyP
 
 
 def test_a_folder_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["watch", "/nowhere"]) == RunError.exit_code
+    assert main(["watch", "/nowhere"]) == main(["watch", __file__]) == RunError.exit_code
     assert "/nowhere" in capsys.readouterr().err
 
 

@@ -163,9 +163,10 @@ def snapshot_of(where: Path) -> Callable[[], Mapping[str, Any]]:
     from erosion_common.errors import RunError
     from erosion_common.program.commands import optional
 
-    if not where.exists():
+    if not where.is_dir() and not (where.exists() and where.suffix == ".toml"):
         raise RunError(
-            f"There is no {where}", remedy="Give a run's folder, a folder of runs or a site file."
+            f"{where} is neither a folder nor a site file (.toml)",
+            remedy="Give a run's folder, a folder of runs or a site file.",
         )
     if where.is_dir():
         watched: Callable[[], Mapping[str, Any]]

@@ -21,8 +21,9 @@ def _report_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _run_report(options: argparse.Namespace) -> int:
     from erosion_server.output.report import write_report
+    from erosion_server.run.run_folder import existing_run_folder
 
-    print(write_report(options.run, is_rounded=options.rounded))
+    print(write_report(existing_run_folder(options.run).path, is_rounded=options.rounded))
     return 0
 
 
@@ -63,13 +64,14 @@ def _run_validate(options: argparse.Namespace) -> int:
     from erosion_common.support.logs import configure_logging
     from erosion_server.coordination.later_validation import measure_later
     from erosion_server.link.link import make_link
-    from erosion_server.run.run_folder import RunFolder, alone_in
+    from erosion_server.run.run_folder import alone_in, existing_run_folder
 
     configure_logging(options.verbose)
+    folder = existing_run_folder(options.run)
     federation = federation_of(options)
     with alone_in(options.run):
         report = measure_later(
-            RunFolder(options.run),
+            folder,
             options.at,
             lambda hospitals: make_link(hospitals, options.address, federation),
             options.wait,
@@ -122,8 +124,9 @@ def _run_export(options: argparse.Namespace) -> int:
     from erosion_server.export.calculator import calculator_page
     from erosion_server.export.onnx_file import as_onnx
     from erosion_server.export.saved_run import load_saved_run, model_card_page
+    from erosion_server.run.run_folder import existing_run_folder
 
-    saved = load_saved_run(options.run, options.arm, options.weights)
+    saved = load_saved_run(existing_run_folder(options.run).path, options.arm, options.weights)
     files: dict[str, str | bytes] = {}
     if options.onnx:
         files["model.onnx"] = as_onnx(saved)
@@ -181,7 +184,9 @@ def _audit_arguments(parser: argparse.ArgumentParser) -> None:
 def _run_audit(options: argparse.Namespace) -> int:
     from erosion_common.errors import RunError
     from erosion_server.run.audit_run import audit_log, audit_run
+    from erosion_server.run.run_folder import existing_run_folder
 
+    existing_run_folder(options.run)
     if options.logs and options.openings:
         raise RunError(
             "An OPENING goes without --logs, which opens no sum; give the one or the other."

@@ -145,15 +145,24 @@ def open_run_folder(path: Path, study: "Study") -> RunFolder:
             return _begun(folder, study)
 
 
+def existing_run_folder(path: Path) -> RunFolder:
+    """Return the folder of a run that was begun. Raises CheckpointError."""
+    folder = RunFolder(path)
+    if not folder.study.exists():
+        raise CheckpointError(
+            f"{path} is not a run folder: it has no {folder.study.name}",
+            remedy="Give the folder of a run (runs/TIME-STUDY).",
+        )
+    return folder
+
+
 def resumed_run_folder(path: Path, study: "Study | None" = None) -> RunFolder:
-    """Return the folder of a run that did not end. Raises RunError.
+    """Return the folder of a run that did not end. Raises RunError, CheckpointError.
 
     `study`: the study to resume it with. A run that has not begun takes it instead of the stored
     one, which may have been corrected since; one that has begun must be of it.
     """
-    folder = RunFolder(path)
-    if not folder.study.exists():
-        raise RunError(f"{path} is not a run folder: it has no {folder.study.name}.")
+    folder = existing_run_folder(path)
     if folder.has_ended:
         raise RunError(f"The run in {path} has ended; its report is {folder.report}.")
     whole = RunFolder(path.resolve().parent.parent)
