@@ -228,11 +228,11 @@ def test_what_is_not_told_is_no_set_of_the_budget(tmp_path: Path) -> None:
     user = Hospital(user_site(tmp_path, budget={"sets": 1}))
     for each in (study, *fold_studies(study)):
         user._prepare(each)
-    assert says(user.disclosed()[1], "1", "1 different")
+    assert says(user.disclosed()[0], "1", "1 different")
     peer = Hospital(peer_site(tmp_path))
     for scaling in ("local", "user", "none"):
         peer._prepare(make_study(scaling=scaling)).begin()
-    assert len(peer.disclosed()) == 2  # the smallest cell, and updates
+    assert len(peer.disclosed()) == 1  # updates
 
 
 def test_nothing_is_told_of_a_fold_or_trial(tmp_path: Path) -> None:

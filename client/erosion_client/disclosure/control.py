@@ -416,7 +416,7 @@ class DisclosureControl:
     def disclosed(self) -> list[str]:
         """Return the disclosed figures about this site's patients, in lines."""
         by_column = self._table.num_disclosed(COLUMN)
-        lines = [f"Smallest cell: {self.cell} patients (limits.min_cell)"]
+        lines = []
         if by_column:
             column = max(by_column, key=lambda name: by_column[name])
             lines.append(

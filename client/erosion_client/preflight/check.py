@@ -273,7 +273,7 @@ def check_approval(site: Site, study: Study, review: str, records: Records) -> F
 def check_budgets(site: Site, records: Records) -> Iterator[Finding]:
     """Show the smallest cell, and each coordinator's use of the budgets."""
     cell = site.limits.min_cell
-    _, *disclosed = DisclosureControl(site, records=records).disclosed()
+    disclosed = DisclosureControl(site, records=records).disclosed()
     yield ok("smallest cell", f"{cell} patients: no figure about fewer leaves (limits.min_cell)")
     yield ok("budgets", "\n".join([*used_up(site, records), *disclosed]))
 
