@@ -194,6 +194,7 @@ def test_the_command_writes_a_model_card_with_it(
 
     monkeypatch.setattr(module, "as_onnx", lambda _: b"a model")
     assert main(["export", str(folder), "--onnx", "-o", str(tmp_path / "out")]) == 0
+    assert main(["export", str(folder), "--onnx", "-o", str(folder / "model.json")]) == 74
     told = capsys.readouterr().out.split()
     assert [Path(line).name for line in told] == ["model.onnx", "model-card.html"]
     page = Page((tmp_path / "out/model-card.html").read_text("utf-8"))

@@ -134,15 +134,10 @@ def _run_export(options: argparse.Namespace) -> int:
         files["calculator.html"] = calculator_page(saved)
     files["model-card.html"] = model_card_page(saved)
     folder = options.output or options.run / "export"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, content in files.items():
-            write_atomically(folder / name, content)
-            print(folder / name)
-    except OSError as problem:
-        raise ErosionError(
-            f"{folder} cannot be written: {problem}", remedy="Give another --output."
-        ) from None
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        write_atomically(folder / name, content)
+        print(folder / name)
     return 0
 
 
