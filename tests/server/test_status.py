@@ -212,6 +212,7 @@ def test_nobody_took_part_by_a_round_that_was_skipped_or_undone() -> None:
         (b'name = "north\n', "TOML"),
         (b'name = "north"\nname = "south"\n', "TOML"),
         (b"\xff\xfen", "UTF-8"),
+        (b"", "no name"),
         (b"records = 3", "records = 3"),
         (b'records = "a\\u0000b"', "records"),
         (b'records = "~nobody-of-this-name/records"', "~nobody-of-this-name"),

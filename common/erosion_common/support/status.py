@@ -240,6 +240,12 @@ def _records_of(site_file: Path) -> Path:
     from erosion_common.settings.base import read_toml  # as long as all else of it to import
 
     raw = read_toml(site_file, "site file", SiteError)
+    if not raw.keys() & {"name", "records"}:
+        raise SiteError(
+            "it has no name",
+            where=f"Site file {site_file}",
+            remedy="Give the file of a site that has been started.",
+        )
     records = raw.get("records", f"records/{raw.get('name')}")
     if not isinstance(records, str) or "\0" in records:
         raise SiteError(
