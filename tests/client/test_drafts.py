@@ -474,7 +474,8 @@ def test_names_and_values_may_hold_line_ends_and_quotation_marks(tmp_path: Path)
 
 def test_cut_points_of_times(tmp_path: Path) -> None:
     rows = "".join(f"{30 + i};{i},5;{['ja', 'nein'][i % 2]}\n" for i in range(60))
-    study = drafted(tmp_path, "age;days;death\n" + rows, "death", "--time", "days")
+    study = drafted(tmp_path, "age;os_days;death\n" + rows, "death", "--time", "os_days")
+    assert getattr(study.task, "target").unit == "days"  # noqa: B009
     assert getattr(study.task, "cut_points") == (10.0, 25.0, 35.0, 50.0)  # noqa: B009
     assert getattr(study.task, "target").happened == ("ja",)  # noqa: B009
     (tmp_path / "study.toml").unlink()

@@ -365,7 +365,8 @@ def survival_lines(event: Profile, time: Profile) -> tuple[str, list[str]]:
     cuts = [cut for cut in cuts if cut > 0]  # many may have died at once
     if len(cuts) < 2:
         raise DataError(f"--time {time.name!r} has too few different values for intervals.")
-    unit = quoted(header_unit(time.name))
+    in_name = re.search(r"(?:\b|_)(days|weeks|months|years)$", time.name.casefold())
+    unit = quoted(header_unit(time.name) or (in_name[1] if in_name else ""))
     text = (
         f'outcome = "survival"  # when an event happens\n'
         f"cut_points = [{', '.join(f'{cut:.12g}' for cut in cuts)}]"
