@@ -199,6 +199,25 @@ def test_what_no_budget_bounds_is_answered_at_a_pace(
     assert bool(counted) is is_paced
 
 
+def test_a_notice_is_paced_by_its_length() -> None:
+    """It is sent back and logged: one with a thousand long names of runs fills a megabyte."""
+    counted: list[int] = []
+
+    class Pace:
+        def seconds_to_wait(self, now: float, num_bytes: int = 0) -> float:
+            counted.append(num_bytes)
+            return 0.0
+
+    site = agent.Agent(Line, ClientApp(), address="127.0.0.1:9092")  # type: ignore[arg-type]
+    vars(site)["_pace"] = Pace()
+    for ended in ((), ("r" * 1000,) * 1000):
+        said = wire.Notice(text="the study has ended", final=False, ended=ended)
+        site._take_notice(Line(), Message(wire.encode_header(said), 1, wire.NOTICE))  # type: ignore[arg-type]
+    short, long = counted
+    assert short < agent.BYTES_EACH
+    assert long > 1000 * 1000
+
+
 def test_its_agent_knows_repeated_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     site = tmp_path / "site.toml"
     site.write_text(

@@ -318,8 +318,10 @@ class Agent:
 
     def _keep_pace(self, request: Message, reply: Message) -> None:
         if _is_paced(request, reply) or self._is_repeated():
-            words = (reply.error.reason or "").encode() if reply.has_error() else b""
-            self.stop.wait(self._pace.seconds_to_wait(time.monotonic(), len(words)))
+            words = (reply.error.reason or "") if reply.has_error() else ""
+            if request.metadata.message_type == wire.NOTICE and not words:  # with names of runs
+                words = wire.header_text(reply.content)
+            self.stop.wait(self._pace.seconds_to_wait(time.monotonic(), len(words.encode())))
 
 
 def _is_paced(request: Message, reply: Message) -> bool:
