@@ -68,6 +68,8 @@ def test_waits_are_bounded(option: str, value: str, capsys: pytest.CaptureFixtur
 def test_commands_wait_for_no_imports_that_they_do_not_need(
     tmp_path: Path, unneeded: str, commands: list[str]
 ) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "study.toml").touch()
     program = (
         "import sys; from erosion_common.program.command_line import main\n"
         "for command in sys.argv[2:]:\n"

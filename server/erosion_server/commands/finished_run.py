@@ -181,11 +181,11 @@ def _run_audit(options: argparse.Namespace) -> int:
     from erosion_server.run.audit_run import audit_log, audit_run
     from erosion_server.run.run_folder import existing_run_folder
 
-    existing_run_folder(options.run)
     if options.logs and options.openings:
         raise RunError(
             "An OPENING goes without --logs, which opens no sum; give the one or the other."
         )
+    existing_run_folder(options.run)
     if not options.logs:
         return 0 if audit_run(options.run, options.openings) else CHECK_FAILED
     sound = True

@@ -36,6 +36,7 @@ def audited(folder: Path, claimed: float) -> list[Path]:
         at_most=0.4,
     )
     RecordFiles(RunFolder(folder).sealed, "we").suspect(evidence, torch.from_numpy(OWN))
+    RunFolder(folder).study.touch()
     paths = []
     for name, sent in masked.items():
         path = folder / f"{name}.safetensors"
