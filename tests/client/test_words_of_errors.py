@@ -149,16 +149,15 @@ fewer | fewest | first_mistake(mismatch, 'form') | fold.cut | fold.number | fold
 folds_key(folds) | given | hospital | in_trials | key | lacking | left
 len(scaling.deviation) | len(scaling.mean) | len(request.parameters) | len(sent) | length | limit
 limits.largest_round | limits.max_rounds | MOST_MODELS
-limits.min_batch_size | limits.min_class | limits.min_local_steps | longest | method | most | name
+limits.min_batch_size | limits.min_class | limits.min_local_steps | longest | most | name
 needed | other | parameters.dtype | part | place.round | problem | problem or 'are of several'
-release.arm | release.round
+arm.algorithm | release.arm | release.round
 remedy | remedy(size) | request.arm | request.round | request.step | said | self._name
 self._site.name | self.algorithm | self.cell | self.name | self.study.scaling | settings.algorithm
 site.limits.epsilon | site.name | str(problem) | study.name | study.rounds | study.user
 task.outcome
 training.batch_size | training.epochs | training.steps | tuple(parameters.shape)
-tuple(tensor.shape) | what | where | why_not | work.agent | work.round | work.smallest_cell
-work.step
+tuple(tensor.shape) | what | where | why_not | work.agent | work.smallest_cell
 """
 
 
