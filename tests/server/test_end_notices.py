@@ -317,3 +317,18 @@ def test_the_end_of_a_study_is_sent_until_it_is_confirmed_and_not_while_another_
     for _ in range(3):  # one that is under way or confirmed is not sent again
         notices.resend()
     assert link.ended == [("first", "second")]
+
+
+def test_a_site_that_missed_very_many_ends_hears_of_all_in_a_few_notices() -> None:
+    link = StubLink("a", is_here=False)
+    untyped: Any = link
+    notices = EndNotices(untyped)
+    for number in range(2001):
+        notices.begin(f"run{number}", ["a"])
+        notices.asks(f"run{number}", "a")
+        notices.say(f"run{number}")
+    link.is_here = link.confirms = True
+    for _ in range(4):
+        notices.resend()
+    assert sorted(map(len, link.ended)) == [1, 1000, 1000]
+    assert len({run for runs in link.ended for run in runs}) == 2001

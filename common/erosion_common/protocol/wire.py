@@ -322,6 +322,7 @@ def asks_for_study(record: RecordDict) -> bool:
 
 
 RunName = Annotated[str, Field(max_length=1000)]
+MOST_ENDED = 1000  # runs in a notice
 
 
 class Notice(Settings):
@@ -329,7 +330,7 @@ class Notice(Settings):
 
     text: str = Field(max_length=2**20)  # of which a site looks at the beginning
     final: bool  # the site is rejected and should not come back as it is
-    ended: Annotated[tuple[RunName, ...], Field(max_length=1000)] = ()  # runs; an app's is ""
+    ended: Annotated[tuple[RunName, ...], Field(max_length=MOST_ENDED)] = ()  # runs; an app's is ""
     run: RunName = ""  # that the site is rejected from, where none has ended
 
     def ends(self, run: str) -> bool:

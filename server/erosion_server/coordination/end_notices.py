@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Collection, Iterable
+from itertools import islice
 
 from erosion_common.aggregation.cohort import HospitalName
 from erosion_common.protocol import wire
@@ -47,7 +48,7 @@ class EndNotices:
             for node in self._grid.get_node_ids():
                 name = self._link.hospital_of(node) if self._link.enrolled_only else None
                 if hospitals is None or name is None or name in hospitals:
-                    sent += self._send(node, name, {run, *self._pending(name)}, text)
+                    sent += self._send(node, name, (run, *self._pending(name)), text)
         clock = self._grid.clock
         end = clock.now() + CONFIRM_SECONDS
         while self._sent.keys() & sent and (left := end - clock.now()) > 0:
@@ -76,7 +77,8 @@ class EndNotices:
     def _send(
         self, node: int, hospital: HospitalName | None, runs: Iterable[Run], text: str
     ) -> list[str]:
-        ended = tuple(sorted(runs))
+        # What does not go into one notice stays pending.
+        ended = tuple(sorted({*islice(runs, wire.MOST_ENDED)}))
         notice = wire.encode_header(wire.Notice(text=text, final=False, ended=ended))
         message = BoundedMessage(notice, node, wire.NOTICE, most_reply_bytes=0, ttl=TTL_SECONDS)
         requests = self._grid.push_messages([message])
