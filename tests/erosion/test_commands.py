@@ -174,7 +174,8 @@ def test_a_program_that_is_interrupted_in_an_import_ends(number: str, tmp_path: 
         "except BaseException: pass\n"
     )
     script = (
-        "import argparse, sys\n"
+        "import argparse, signal, sys\n"
+        f"signal.signal(signal.{number}, signal.SIG_DFL)\n"  # under nohup it is ignored
         "from erosion_common.program.ending import in_words\n"
         "def run():\n"
         "    import catches\n"
