@@ -4,7 +4,7 @@ ErosionError            shown to people as one message, never as a traceback
 ├── StudyError          the study file is missing, malformed, or asks the impossible
 │   └── ModelError      ... a model or its weights that are not here, or that cannot be used
 ├── SiteError           the site file or the hospital's environment is wrong
-│   └── NotNoted        ... the disk fails, and nothing is sent until it works
+│   └── NotReady        ... its disk or its data fail for now, and it sends nothing
 ├── DataError           a hospital's data do not meet the study's contract
 ├── Refusal             a hospital declines a request (its own limits)
 │   ├── Undecided       ... until a person there has decided about the study
@@ -81,8 +81,8 @@ class SiteError(ErosionError):
     exit_code = 3
 
 
-class NotNoted(SiteError):  # noqa: N818 - a state, not a mistake
-    """An answer could not be noted, or not be made: the site signs out until the disk works."""
+class NotReady(SiteError):  # noqa: N818 - a state, not a mistake
+    """The disk or the data fail for now: the site signs out until they are back."""
 
 
 class DataError(ErosionError):

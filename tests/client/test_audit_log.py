@@ -23,7 +23,7 @@ from erosion_client.connection import serve as serving
 from erosion_client.consent.consent import Consent
 from erosion_client.records import audit_log as audit_log_module
 from erosion_client.records.audit_log import AuditLog, SiteObservers
-from erosion_common.errors import NotNoted, SiteError
+from erosion_common.errors import NotReady, SiteError
 from erosion_common.formats.sent_log import full_files, remove_old, verify
 from erosion_common.program.command_line import main
 from erosion_common.protocol import wire
@@ -130,7 +130,7 @@ def test_nothing_is_sent_without_a_log(
         with monkeypatch.context() as patch:
             patch.setattr(place, name, full)
             for _ in range(2):
-                with raises(NotNoted, "No space"):
+                with raises(NotReady, "No space"):
                     audit_log.record(asked, reply(asked))
         audit_log.record(asked, reply(asked))  # somebody made room
     assert verify(tmp_path / "sent.jsonl").num_lines == 2
@@ -144,7 +144,7 @@ def test_a_log_that_was_taken_away_is_not_written_into(tmp_path: Path) -> None:
         for is_replaced in (False, True):
             if is_replaced:
                 path.touch()
-            with raises(NotNoted, "removed", "replaced", "it back"):
+            with raises(NotReady, "removed", "replaced", "it back"):
                 audit_log.record(asked, reply(asked))
         away.replace(path)
         audit_log.record(asked, reply(asked))
@@ -255,7 +255,7 @@ def test_a_site_that_cannot_log_signs_out_until_it_can(monkeypatch: pytest.Monke
 
         def sending(self, request: Message, reply: Message) -> str | None:
             if len(lines) < 3:
-                raise NotNoted("no room")
+                raise NotReady("no room")
             return None
 
     agent.Agent(
@@ -483,7 +483,7 @@ def test_every_number_that_is_told_is_in_the_log(tmp_path: Path, kind: str) -> N
 def test_an_answer_that_the_log_cannot_hold_is_not_sent(tmp_path: Path) -> None:
     asked, header = request(), ConfigRecord({"json": json.dumps({"figures": "1" * (4 * 2**20)})})
     with AuditLog(tmp_path) as audit_log:
-        with raises(NotNoted, "4 MiB", "most"):
+        with raises(NotReady, "4 MiB", "most"):
             audit_log.record(asked, Message(RecordDict({"header": header}), reply_to=asked))
         audit_log.record(asked, reply(asked))
         assert verify(audit_log.path).num_lines == 1

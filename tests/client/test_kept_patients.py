@@ -21,7 +21,7 @@ from erosion_client.dataset.sources.table_file import TableFile
 from erosion_client.dataset.text_table import TextTable
 from erosion_client.site_file import Site
 from erosion_client.training.hospital import Hospital
-from erosion_common.errors import DataError, NotNoted, Refusal
+from erosion_common.errors import DataError, NotReady, Refusal
 from erosion_common.protocol.messages import TrainRequest
 from erosion_common.rounds.selection import fold_studies
 from tests.support.said import raises, says
@@ -184,7 +184,7 @@ def test_a_restarted_site_waits_for_data_that_come_later(tmp_path: Path, kind: s
     Hospital(site).train(request)
     data = tmp_path / {"file": "a.csv", "database": "hospital.sqlite"}[kind]
     data.rename(tmp_path / "away")
-    for run, error in (("run", NotNoted), ("another", DataError)):
+    for run, error in (("run", NotReady), ("another", DataError)):
         with pytest.raises(error):
             Hospital(site).describe(request.study, run)
     (tmp_path / "away").rename(data)

@@ -13,7 +13,7 @@ from erosion_client.site_file import Site
 from erosion_client.training import kept_state
 from erosion_client.training.hospital import Hospital
 from erosion_client.training.kept_state import ACROSS_FOLDS, OF_A_RUN, KeptState, Moment, StateKey
-from erosion_common.errors import CheckpointError, NotNoted, SiteError
+from erosion_common.errors import CheckpointError, NotReady, SiteError
 from erosion_common.protocol import wire
 from erosion_common.protocol.compression import (
     compress,
@@ -268,7 +268,7 @@ def test_a_damaged_file_is_told_of_with_the_remedy(tmp_path: Path) -> None:
     file.unlink()
     os.mkfifo(file)
     for look in (KeptState(tmp_path).before, KeptState(tmp_path).last):  # the disk, not the file
-        with raises(NotNoted, "ditto.safetensors", "cannot", "no ordinary"):
+        with raises(NotReady, "ditto.safetensors", "cannot", "no ordinary"):
             look(PLACE, Moment(2))
 
 

@@ -252,7 +252,7 @@ def test_few_patients_for_the_inputs_are_named() -> None:
 
 
 def test_both_effects_of_a_column_are_of_the_same_move(tmp_path: Path) -> None:
-    """That of the model, and that of the user's patients alone, whose deviation is another."""
+    """The model's and that of the user's patients alone, whose own deviation differs."""
     logs, odds = np.random.default_rng(0).normal(size=(2, 300))
     rows = [f"{np.exp(a):.4f},{int(odd < a)}" for a, odd in zip(logs, odds, strict=True)]
     features = [{"name": "a", "log": True, "range": [1e-4, 1e4]}]

@@ -13,7 +13,7 @@ from flwr.app import Context, Error, Message, RecordDict
 from erosion_client.connection.credentials import connection_error
 from erosion_client.connection.site_link import OURS, SiteLink, wrong_clock
 from erosion_client.records.audit_log import SiteObservers
-from erosion_common.errors import LinkError, NotNoted, SiteError
+from erosion_common.errors import LinkError, NotReady, SiteError
 from erosion_common.protocol import wire
 from erosion_common.protocol.flower import CLIENT_APP_RAISED_EXCEPTION, run_of
 from erosion_common.protocol.frames import LONGEST_REASON, RunNews
@@ -165,7 +165,7 @@ class Agent:
                     " Check that the coordinator runs and that coordinator.address is right;"
                     " `erosion check` looks into it."
                 )
-            except NotNoted as problem:
+            except NotReady as problem:
                 # Signed out, so that no round waits for an answer that must not be sent.
                 logger.error("%s", problem)
                 for watcher in self._watchers:

@@ -27,7 +27,7 @@ from erosion_client.training.hospital import Hospital
 from erosion_client.training.limits import allow_only_these
 from erosion_common.algorithms import REGISTRY, load_method, steps_of
 from erosion_common.algorithms.base import TRAIN
-from erosion_common.errors import ErosionError, ModelError, NotNoted, Refusal, SiteError
+from erosion_common.errors import ErosionError, ModelError, NotReady, Refusal, SiteError
 from erosion_common.protocol import wire
 from erosion_common.protocol.flower import CLIENT_APP_RAISED_EXCEPTION, NoAnswer
 from erosion_common.sealed import phases
@@ -125,7 +125,7 @@ def _handler(name: str, answer: Respond) -> Callable[[Message, Context], Message
                 return Message(answer(message.content), reply_to=message)
         except wire.UnknownStudy as problem:
             return Message(wire.encode_header(problem.wanted), reply_to=message)
-        except NotNoted:  # this site signs out, so that a round waits for it
+        except NotReady:  # this site signs out, so that a round waits for it
             raise
         except ErosionError as problem:
             kind = printable(message.metadata.message_type, at_most=60)

@@ -24,7 +24,7 @@ from erosion_client.dataset.table_contract import candidates, check_table, missi
 from erosion_client.dataset.text_table import TextTable
 from erosion_client.site_file import Site
 from erosion_client.training.kept_state import OF_A_RUN, KeptState, Moment, StateKey
-from erosion_common.errors import DataError, NotNoted, Refusal
+from erosion_common.errors import DataError, NotReady, Refusal
 from erosion_common.learning.local_work import Tensors
 from erosion_common.study.study import Study
 from erosion_common.support.files import write_atomically
@@ -273,8 +273,8 @@ class KeptPatients:
         """Return the patients as the study sees them. Raises DataError as `load_patients` does.
 
         `run`: that they are for; None where columns are only described. Once it has begun, raises
-        NotNoted instead: a folder or database that comes later than this program, after a restart
-        of the machine, must not count as a refusal. Raises Refusal at the user's site where the run
+        NotReady instead: a mount or database that is not back yet after a restart must not count
+        as a refusal. Raises Refusal at the user's site where the run
         began with others that are no longer in memory.
         """
         wanted = None if run is None else _run_of(study, run)
@@ -289,11 +289,11 @@ class KeptPatients:
         except DataError:
             if not begun:
                 raise
-            raise NotNoted(  # whose words are in the status, where no patient's value may be
-                "the patients with whom the run began cannot be read",
+            raise NotReady(  # the status shows these words: no patient's value
+                "the data of this run's patients cannot be read",
                 where=self._site.data.describe(),
-                remedy="`erosion check SITE.toml --study STUDY.toml` says why; once they can be"
-                " read, the site continues.",
+                remedy="`erosion check SITE.toml --study STUDY.toml` says why; the site continues"
+                " once it can read them.",
             ) from None
         if begun and not torch.equal(begun["patients"], _fingerprint(patients)):
             patients = self._changed(study, patients)

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from erosion_client.dataset.local_dataset import LocalDataset
 from erosion_client.training.kept_state import ACROSS_FOLDS, KeptState, Moment, StateKey
-from erosion_common.errors import CheckpointError, NotNoted, Refusal
+from erosion_common.errors import CheckpointError, NotReady, Refusal
 from erosion_common.formats.json_file import read_json, write_json
 from erosion_common.learning.local_work import Tensors
 from erosion_common.rounds.selection import folds_of
@@ -216,7 +216,7 @@ def write_held_out(
     predictions: Mapping[str, Floats],
     folds: NDArray[np.int64] | None,
 ) -> None:
-    """Write both files to the run's `folder`. Raises NotNoted.
+    """Write both files to the run's `folder`. Raises NotReady.
 
     `predictions`: of each arm, (n, k) or (cuts, n, k), one per patient; `folds`: each patient's
     fold in each cut, (cuts, n), from 1; None: they are of a test part.
@@ -230,7 +230,7 @@ def write_held_out(
             write_json(folder / TRAINED_ON, trained, mode=0o600)
         _prune(folder.parent)
     except OSError as problem:
-        raise NotNoted(
+        raise NotReady(
             f"the held-out predictions cannot be written ({problem.strerror})",
             where=str(folder),
             remedy="Make room, or make the folder writable (compute.state); the site then"

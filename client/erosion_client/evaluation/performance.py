@@ -636,7 +636,7 @@ def _hidden(
     """Return groups that are too small, or whose sizes would disclose those of others."""
     of = np.ones(len(next(iter(groups.values()))), dtype=bool)
     parts = [of]
-    if measured is not None:  # of survival, without those whose outcome is not known
+    if measured is not None:  # in survival, only patients whose outcome is known count
         parts = [measured.event, ~measured.event & (measured.weights > 0)]
     hidden: set[str] = set()
     # The total is known, also without those who have no value: they count as one more group.

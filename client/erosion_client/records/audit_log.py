@@ -30,7 +30,7 @@ from erosion_common.aggregation.vectors import norm
 from erosion_common.errors import (
     DataError,
     ModelError,
-    NotNoted,
+    NotReady,
     Refusal,
     RunOver,
     SiteError,
@@ -139,7 +139,7 @@ class AuditLog:
         return self._head
 
     def record(self, request: Message, reply: Message, study: str | None = None) -> None:
-        """Log what `reply` is about to send. Raises NotNoted; then it must not be sent."""
+        """Log what `reply` is about to send. Raises NotReady; then it must not be sent."""
         line = _line(self._number + 1, self._head, request, reply, study).model_copy(
             update={"hospital": self._hospital, "dataset": self._dataset()}
         )
@@ -150,7 +150,7 @@ class AuditLog:
         except OSError as problem:
             raise self._not_written(problem) from None
         if not is_in_place(self.path, self._file):
-            raise NotNoted(
+            raise NotReady(
                 f"{self.path} was moved, removed or replaced while this site ran, so nothing was"
                 " sent",
                 remedy="Put it back, and the site continues; or start it again. A full file is"
@@ -167,9 +167,9 @@ class AuditLog:
         self._number, self._head = line.number, hash_of(line.text)
         self.num_bytes += line.bytes
 
-    def _not_written(self, problem: OSError) -> NotNoted:
+    def _not_written(self, problem: OSError) -> NotReady:
         said = f"{self.path} cannot be written ({problem.strerror}), so nothing was sent"
-        return NotNoted(said, remedy="Make room; the site then continues.")
+        return NotReady(said, remedy="Make room; the site then continues.")
 
     def _replace_dead(self) -> None:
         if self._file.seek(0, os.SEEK_END) < self._file_bytes:
@@ -299,9 +299,9 @@ def _quoted(values: dict[str, Any], name: str, kind: type) -> Any:
 
 
 def _figures(header: str) -> Any:
-    """Return what is sent with arrays. Raises NotNoted where no message may have it."""
+    """Return what is sent with arrays. Raises NotReady where no message may have it."""
     if len(header) > LARGEST_HEAD_BYTES:
-        raise NotNoted(
+        raise NotReady(
             f"An answer has {len(header) / 2**20:.1f} MiB besides its arrays, and"
             f" {LARGEST_HEAD_BYTES // 2**20} MiB are the most that a message may have, so nothing"
             " was sent",

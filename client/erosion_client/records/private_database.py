@@ -13,7 +13,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from erosion_common.errors import NotNoted, SiteError
+from erosion_common.errors import NotReady, SiteError
 from erosion_common.support.files import check_named, file_system_of, make_private_folder, replacing
 
 WAIT_SECONDS = 20.0  # for another program to finish its write
@@ -153,7 +153,7 @@ class PrivateDatabase:
         """Return the error for a file with this problem."""
         code = getattr(problem, "sqlite_errorcode", 0)
         if code & 0xFF in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):  # what it extends
-            return NotNoted(
+            return NotReady(
                 f"it holds {self._holds}, and cannot be written ({problem})",
                 where=str(self.path or "the memory"),
                 remedy=f"{self._without} Make room, or have the disk checked; the site then"

@@ -20,7 +20,7 @@ from typing import Any
 from torch import Tensor
 
 from erosion_common.aggregation.vectors import is_finite
-from erosion_common.errors import CheckpointError, NotNoted
+from erosion_common.errors import CheckpointError, NotReady
 from erosion_common.formats.tensor_file import (
     metadata,
     read_header,
@@ -88,7 +88,7 @@ class KeptState:
     ) -> Tensors:
         """Return the start of that exchange: nothing in a run's first.
 
-        Raises CheckpointError, NotNoted. `parameters` (dim,): those in its request; None: none.
+        Raises CheckpointError, NotReady. `parameters` (dim,): those in its request; None: none.
         """
         last = self._last(place, moment)
         if last.round < moment.round:
@@ -106,7 +106,7 @@ class KeptState:
         after: Tensors,
         parameters: Tensor | Packed | None = None,
     ) -> None:
-        """Note that the exchange went from `before` to `after`. Raises NotNoted.
+        """Note that the exchange went from `before` to `after`. Raises NotReady.
 
         Where a value of `after` is not finite, nothing changes: no later round could repair it.
         """
@@ -139,7 +139,7 @@ class KeptState:
             if is_first:
                 _prune(self._folder, place)
         except OSError as problem:
-            raise NotNoted(
+            raise NotReady(
                 f"what a study keeps here cannot be written ({problem.strerror})",
                 where=str(path),
                 remedy="Make room, or the folder writable (compute.state); the site continues.",
@@ -148,7 +148,7 @@ class KeptState:
     def last(self, place: StateKey, moment: Moment) -> Moment | None:
         """Return the run's last kept exchange, up to that round; None: nothing is kept.
 
-        Raises CheckpointError, NotNoted.
+        Raises CheckpointError, NotReady.
         """
         if self._folder is None:
             last = self._last(place, moment)
@@ -186,7 +186,7 @@ def _readable(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as problem:  # which may pass, and deleting the file would end the run
-        raise NotNoted(
+        raise NotReady(
             f"what a study keeps here cannot be read ({problem.strerror})",
             where=str(path),
             remedy="Have the disk and the file's permissions checked; the site continues.",

@@ -19,7 +19,7 @@ from erosion_common.errors import ModelError
 from erosion_common.learning.pretrained import matches, some
 
 CPU = torch.device("cpu")
-# torch's generator is the whole program's, and each of several studies at once is a thread of it.
+# torch has one generator for the process, and studies that run at once are threads of it.
 _TURN = threading.RLock()
 os.register_at_fork(
     before=_TURN.acquire, after_in_parent=_TURN.release, after_in_child=_TURN.release

@@ -75,7 +75,7 @@ def json_body(body: memoryview, *, most_bytes: int = LARGEST_HEAD_BYTES) -> dict
     if len(body) > most_bytes:
         raise ProtocolFault(f"a head of {len(body)} bytes; at most {most_bytes} are accepted")
     try:
-        values = from_json(bytes(body))  # which refuses half a surrogate pair, that UTF-8 has not
+        values = from_json(bytes(body))  # unlike json, refuses lone surrogates
     except ValueError:
         raise ProtocolFault("a head that is not JSON") from None
     if not isinstance(values, dict):

@@ -363,7 +363,7 @@ def decode_header(record: RecordDict, form: type[H]) -> H:
 def header_of(record: RecordDict) -> dict[str, Any]:
     """Return the header as plain values, unchecked; empty where there is none. For logs."""
     try:
-        values = from_json(header_text(record) or "{}")  # half a surrogate pair is no JSON to it
+        values = from_json(header_text(record) or "{}")  # unlike json, refuses lone surrogates
     except ValueError:
         return {}
     return values if isinstance(values, dict) else {}

@@ -70,9 +70,10 @@ WITHOUT_VALUE = re.compile(rb"</(?:\w+:)?f>\s*</(?:\w+:)?c>")
 AT_OPENING = re.compile(rb"fullCalcOnLoad\s*=\s*[\"'](1|true)")
 XPORT_RECORD = 80  # bytes; a SAS transport file is a multiple of these
 MIDNIGHT = time()
-# Damaged ones crash their library, or make it ask for all memory: another program reads them first.
+# If damaged, these can crash the library that reads them or use up all memory, so another process
+# tries first.
 CRASHING = (*WORKBOOKS, ".sav", ".zsav")
-MOST_MEMORY, MOST_SECONDS = 2**33, 600.0  # bytes and time of that program
+MOST_MEMORY, MOST_SECONDS = 2**33, 600.0  # that this process may use, in bytes, and take
 OUT_OF_MEMORY = 3
 TRIAL = f"""
 import io, resource, sys
@@ -205,7 +206,7 @@ def _check_bounds(content: FileContent, origin: str) -> None:
 
 
 def _try_reading(content: FileContent, origin: str, encoding: str | None = None) -> None:
-    """Refuse a file that would end this program. What else is wrong shows when it is read here."""
+    """Refuse a file that would end this program; other faults show when it is read here."""
     if content.suffix not in CRASHING:
         return
     code = [sys.executable, "-I", "-c", TRIAL, content.suffix, str(MOST_MEMORY), encoding or ""]
