@@ -199,8 +199,9 @@ def test_what_no_budget_bounds_is_answered_at_a_pace(
     assert bool(counted) is is_paced
 
 
-def test_a_notice_is_paced_by_its_length() -> None:
-    """It is sent back and logged: one with a thousand long names of runs fills a megabyte."""
+@pytest.mark.parametrize("kind", [wire.NOTICE, wire.EVALUATE])
+def test_what_is_logged_at_any_length_is_paced_by_it(kind: str) -> None:
+    """A notice that ends a thousand runs fills a megabyte; final figures asked for again, 45 kB."""
     counted: list[int] = []
 
     class Pace:
@@ -208,11 +209,12 @@ def test_a_notice_is_paced_by_its_length() -> None:
             counted.append(num_bytes)
             return 0.0
 
-    site = agent.Agent(Line, ClientApp(), address="127.0.0.1:9092")  # type: ignore[arg-type]
+    site = agent.Agent(Line, ClientApp(), address="127.0.0.1:9092", is_repeated=lambda: True)  # type: ignore[arg-type]
     vars(site)["_pace"] = Pace()
     for ended in ((), ("r" * 1000,) * 1000):
         said = wire.Notice(text="the study has ended", final=False, ended=ended)
-        site._take_notice(Line(), Message(wire.encode_header(said), 1, wire.NOTICE))  # type: ignore[arg-type]
+        asked = Message(wire.encode_header(said), 1, kind)
+        site._send(Line(), asked, Message(wire.encode_header(said), reply_to=asked))  # type: ignore[arg-type]
     short, long = counted
     assert short < agent.BYTES_EACH
     assert long > 1000 * 1000

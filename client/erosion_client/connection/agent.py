@@ -95,7 +95,8 @@ GONE_SECONDS = 60.0  # out of reach after a study without this site: no study is
 LOST_SECONDS = 600.0  # out of reach since a study without a received end notice
 LOOK_SECONDS = 0.2  # how soon a stop is noticed
 MOST_RUNS = 1000  # runs that have not ended
-_PACED = (wire.NOTICE, wire.DESCRIBE, wire.SUMMARY)  # not in any budget
+_OF_COLUMNS = (wire.DESCRIBE, wire.SUMMARY)  # long where an approved study has many of them
+_PACED = (wire.NOTICE, *_OF_COLUMNS)  # not in any budget
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,9 +319,11 @@ class Agent:
 
     def _keep_pace(self, request: Message, reply: Message) -> None:
         if _is_paced(request, reply) or self._is_repeated():
-            words = (reply.error.reason or "") if reply.has_error() else ""
-            if request.metadata.message_type == wire.NOTICE and not words:  # with names of runs
-                words = wire.header_text(reply.content)
+            if reply.has_error():
+                words = reply.error.reason or ""
+            else:
+                is_of_columns = request.metadata.message_type in _OF_COLUMNS
+                words = "" if is_of_columns else wire.header_text(reply.content)
             self.stop.wait(self._pace.seconds_to_wait(time.monotonic(), len(words.encode())))
 
 
