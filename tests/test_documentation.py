@@ -158,7 +158,7 @@ def test_the_method_with_two_exchanges_has_neither_privacy_nor_sealed_rounds(
     """Nor has it where its flags say so, as those that it would inherit do."""
     arms = {"median_length": type("Promising", (method_with_two_exchanges(),), promises)()}
     assert "more than noised updates" in (privacy.problem_with_arms(arms) or "")
-    problem = sealing.problem_with_arms(arms, Training(steps=1))
+    problem = sealing.problem_with_arms(arms, Training(steps=1), "classes")
     assert problem == (
         "arms.median_length: it asks for more than updates, which would leave in the clear"
     )

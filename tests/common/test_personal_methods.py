@@ -263,7 +263,7 @@ def test_gradients_may_be_compared_in_place_of_updates() -> None:
 @pytest.mark.parametrize("name", NEW)
 def test_they_say_what_they_cannot(name: str) -> None:
     arm = REGISTRY[name](algorithm=name)
-    assert (arm.problem_with_sealing() is None) == (name in ("fedala", "per_fedavg", "pfedme"))
+    assert (arm.problem_with_sealing() is None) == (name in ("per_fedavg", "pfedme"))
     assert (arm.problem_with_privacy() is None) == (name == "fedamp")
     with refused(ValueError, name, "finish"):
         small_study(arms={name: {"finish": "evidence"}})

@@ -141,6 +141,10 @@ def broadcasts_nothing(_state: Any) -> Tensors:
 # Parts of the model by any name in it: the last bias and its layer (the head), all but the head,
 OUTPUT_BIAS, OUTPUT_LAYER, REPRESENTATION = "output_bias", "output_layer", "representation"
 NORMALISATION = "normalisation"  # and the layers with statistics that a site gathers
+OUTGROWN = (  # why a sealed sum is of updates that start from the same
+    "a coordinator could train what one hospital keeps until its update is so much longer than the"
+    " others' that the sum shows it"
+)
 TRAIN = "train"  # the step of every method that asks once
 MOST_EXCHANGES = 32  # of a round, which sites answer
 
@@ -296,7 +300,8 @@ class ArmBase(Settings):
     user_only: ClassVar[bool] = False  # asks the other hospitals for nothing
     # The next two are promises: a subclass that breaks one that it inherits says False.
     sums_only: ClassVar[bool] = False
-    # asks of a cohort no more than distances and one sum, which is what sealed rounds give
+    # asks of a cohort no more than distances and one sum, which is what sealed rounds give, and its
+    # peers send nothing that depends on what they keep
     private_updates: ClassVar[bool] = False
     # what its peers send and keep depends on their patients through `LocalWork.update` alone
     leaves_user_out: ClassVar[bool] = False
@@ -424,6 +429,8 @@ class ArmBase(Settings):
             return "it asks for more than updates, which would leave in the clear"
         if self.finish != "none":
             return f'finish = "{self.finish}" needs a sum without the user\'s own update'
+        if set(self.own_parameters) - {OUTPUT_BIAS}:
+            return f"own_parameters may be {OUTPUT_BIAS!r} alone, because {OUTGROWN}"
         return None if self.sums_only else "it needs single updates, which nobody sees there"
 
     def problem_with_sealed_training(self, training: Training) -> str | None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from erosion_common.algorithms.base import OUTPUT_LAYER, ArmBase, Layout
+from erosion_common.algorithms.base import OUTGROWN, OUTPUT_LAYER, ArmBase, Layout
 from erosion_common.algorithms.personal_layers import own_places
 from erosion_common.learning.training import Training
 
@@ -46,8 +46,8 @@ def problem_with_federation(study: "Study") -> str | None:
     return None
 
 
-def problem_with_arms(arms: Mapping[str, ArmBase], training: Training) -> str | None:
-    """Return which arm a sealed study cannot have, or None."""
+def problem_with_arms(arms: Mapping[str, ArmBase], training: Training, predicts: str) -> str | None:
+    """Return which arm a sealed study cannot have, or None. `predicts`: as `Task.predicts`."""
     asking = [name for name, arm in arms.items() if not arm.user_only]
     if len(asking) != 1:
         return (
@@ -57,6 +57,9 @@ def problem_with_arms(arms: Mapping[str, ArmBase], training: Training) -> str | 
     arm = arms[asking[0]]
     if problem := arm.problem_with_sealing() or arm.problem_with_sealed_training(training):
         return f"arms.{asking[0]}: {problem}"
+    # Of a class or a hazard no patient's residual is above 1, whatever the bias.
+    if arm.own_parameters and predicts not in ("classes", "times"):
+        return f"arms.{asking[0]}: write own_parameters = [], because {OUTGROWN}"
     for name, length in arm.attachment_sizes(_MANY).items():
         if length > 1:
             return f"arms.{asking[0]} sends {name!r} of each hospital in the clear"

@@ -282,7 +282,7 @@ class Study(Settings):
     def _problem_with_sealing(self) -> str | None:
         return (
             sealing.problem_with_federation(self)
-            or sealing.problem_with_arms(self.arms, self.training)
+            or sealing.problem_with_arms(self.arms, self.training, self.task.predicts)
             or (self.problem_with_sealed_values() if self.model.has_free_shapes else None)
         )
 

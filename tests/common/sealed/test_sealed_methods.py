@@ -21,6 +21,14 @@ from tests.support.registry_cohorts import DIM, PEERS, USER, built, cohort, same
 from tests.support.sealed_study import sealed_study
 from tests.support.small_study import TEN_NUMBERS
 
+A_NUMBER = {
+    "kind": "tabular",
+    "outcome": "regression",
+    "target": "days",
+    "centre": 9,
+    "spread": 4,
+    "features": TEN_NUMBERS["features"],
+}
 SEALABLE = [n for n, arm in REGISTRY.items() if arm(algorithm=n).problem_with_sealing() is None]
 
 
@@ -162,6 +170,10 @@ LOCAL: dict[str, Any] = {"local": {}}
         ({"arms": {"fedlin": {}, **LOCAL}}, ["arms.fedlin"]),
         ({"arms": {"weight_erosion": {"cone": "stop"}}}, ['cone = "stop"']),
         ({"arms": {"bias_correction": {"bias": "per_hospital"}}}, ["single"]),
+        # of what was trained at one hospital alone before: see test_rogue_sealed_rounds.py
+        ({"arms": {"fedavg": {"own_parameters": ["*weight"]}, **LOCAL}}, ["own_parameters"]),
+        ({"arms": {"fedala": {}, **LOCAL}}, ["arms.fedala"]),
+        ({"arms": {"evidence_erosion": {}, **LOCAL}, "task": A_NUMBER}, ["own_parameters = []"]),
     ],
 )
 def test_a_study_that_cannot_be_sealed_is_refused(
@@ -169,6 +181,11 @@ def test_a_study_that_cannot_be_sealed_is_refused(
 ) -> None:
     with refused(ValidationError, *reason):
         sealed_study(**changes)
+
+
+def test_a_number_is_predicted_without_a_bias_that_stays() -> None:
+    arms = {"evidence_erosion": {"own_parameters": []}, **LOCAL}
+    assert sealed_study(arms=arms, task=A_NUMBER).federation.sealed
 
 
 def features(number: int) -> dict[str, Any]:
@@ -181,7 +198,6 @@ def features(number: int) -> dict[str, Any]:
         # of one value the distance tells all but the sign
         (1, {"weight_erosion": {"own_parameters": ["output_bias"]}}, 1),
         (1, {"evidence_erosion": {}}, 1),  # which keeps that bias, too
-        (2, {"fedavg": {"own_parameters": ["*weight"]}}, 1),  # the bias of no and that of yes
         (6, {"fedavg": {}}, 7),
         (9, {"weight_erosion": {"layer_weights": {"1.weight": 0.0}}}, 1),
         (8, {"weight_erosion": {"distance": "cosine"}}, 9),  # two lengths are told, too
