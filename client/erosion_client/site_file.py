@@ -16,20 +16,7 @@ from erosion_common.learning.pretrained import FOLDER
 from erosion_common.sealed import pinned_keys
 from erosion_common.settings.base import Settings, read_toml, validate
 from erosion_common.settings.names import HospitalName, Name, Sha256
-from erosion_common.support.network import is_name
-
-
-def checked_address(value: str) -> str:
-    """Return "host:port" as it was given. Raises ValueError for anything else."""
-    host, _, port = value.rpartition(":")
-    decimal = port.isascii() and port.isdecimal()
-    if not re.fullmatch(r"[^\s:/]+|\[[0-9a-fA-F:.]+\]", host) or not decimal:
-        raise ValueError('write it as "host:port", for example "coordinator.example.org:9092"')
-    if not is_name(host):
-        raise ValueError("between its dots a host's name has 1 to 63 characters that DNS knows")
-    if not 1 <= int(port) <= 65535:
-        raise ValueError("the port must be from 1 to 65535")
-    return value
+from erosion_common.support.network import checked_address
 
 
 def _checked_proxy(value: str) -> str:

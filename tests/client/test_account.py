@@ -174,6 +174,16 @@ def test_a_site_file_that_names_another_folder_for_the_budget_is_refused(tmp_pat
     )
 
 
+def test_a_relative_xdg_state_home_is_ignored_as_its_specification_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", "state")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    claim(load_site(kit(tmp_path / "kit", table(tmp_path))))
+    assert (tmp_path / "home/.local/state/erosion/accounts.json").exists()
+    assert not Path("state").exists()
+
+
 def test_a_damaged_list_of_accounts_is_named_with_the_remedy(tmp_path: Path) -> None:
     path = kit(tmp_path, table(tmp_path))
     claim(load_site(path))

@@ -77,6 +77,8 @@ def test_paths_in_a_site_file_are_relative_to_it(tmp_path: Path) -> None:
             "data.source = 'tabel'; it must be one of 'table',",
         ),
         (":9092", "", "coordinator.address = 'coordinator.example.org'; write it as"),
+        ("coordinator.example.org:", "::1:", "coordinator.address = '::1:9092'; write it as"),
+        ("coordinator.example.org:", "[::1::2]:", "coordinator.address = '[::1::2]:9092'; "),
         (":9092", ":99999", "the port must be from 1 to 65535"),
         ('separator = ";"', 'separator = "::"', "data.separator = '::'; give one character"),
         ('separator = ";"', 'separator = "§"', "data.separator = '§'; give one character"),
@@ -196,6 +198,11 @@ def test_every_reason_is_given_at_once(tmp_path: Path) -> None:
 def test_a_site_that_the_study_does_not_name_declines(tmp_path: Path) -> None:
     with raises(Refusal, "study's", "hospitals"):
         check_study(make_site(tmp_path, name="c"), make_study())
+
+
+def test_an_ipv6_address_is_dialled_as_certificates_have_it() -> None:
+    for spelt in ("[FD00:0:0:0:0:0:0:1]:9092", "[fd00::0001]:9092", "[fd00::1]:9092"):
+        assert CoordinatorAddress(address=spelt).address == "[fd00::1]:9092"
 
 
 SITE = 'name = "b"\ndata.path = "b.csv"\ncoordinator.address = "127.0.0.1:1"\n'

@@ -281,7 +281,9 @@ def test_without_tls_the_coordinator_listens_on_this_machine_only(
     assert "127.0.0.1" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1:65536", "127.0.0.1:-1", "127.0.0.1", "[::1]", ""])
+@pytest.mark.parametrize(
+    "address", ["127.0.0.1:65536", "127.0.0.1:-1", "127.0.0.1", "[::1]", "::1:0", ":0"]
+)
 def test_what_is_no_address_is_not_listened_at(
     address: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -23,7 +23,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
 from erosion_client.connection.site_link import SiteLink, Tls, time_in, wrong_clock
-from erosion_client.site_file import CoordinatorAddress, checked_address
+from erosion_client.site_file import CoordinatorAddress
 from erosion_common.errors import SiteError
 from erosion_common.protocol.frames import REASON, TIME, Reason
 from erosion_common.support import expiry
@@ -36,7 +36,7 @@ from erosion_common.support.keys import (
     private_pem,
     public_pem,
 )
-from erosion_common.support.network import is_loopback
+from erosion_common.support.network import checked_address, is_loopback
 from erosion_common.support.text import printable
 
 _VARIABLES = ("grpc_proxy", "https_proxy", "http_proxy", "all_proxy")

@@ -197,9 +197,10 @@ def _is_folder(site: "Site", account: _Account) -> bool:
 
 def _list() -> Path | None:
     """Return the list's path; None: this account of the operating system has no home."""
-    home = os.environ.get("XDG_STATE_HOME")
+    folder = Path(os.environ.get("XDG_STATE_HOME", ""))
     try:
-        folder = Path(home) if home else Path("~/.local/state").expanduser()
+        if not folder.is_absolute():  # which the XDG specification says to ignore
+            folder = Path("~/.local/state").expanduser()
     except RuntimeError:
         return None
     return folder / "erosion" / "accounts.json"

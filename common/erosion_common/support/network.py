@@ -2,6 +2,7 @@
 
 import ipaddress
 import random
+import re
 import socket
 
 
@@ -16,13 +17,24 @@ def is_loopback(address: str) -> bool:
         return False
 
 
-def is_name(host: str) -> bool:
-    """Return whether a host's name or address can be looked up at all."""
+def checked_address(value: str, *, least_port: int = 1) -> str:
+    """Return "host:port", an IPv6 address as certificates have it. Raises ValueError."""
+    host, _, port = value.rpartition(":")
+    decimal = port.isascii() and port.isdecimal()
+    if not re.fullmatch(r"[^\s:/]+|\[[0-9a-fA-F:.]+\]", host) or not decimal:
+        raise ValueError(
+            'write it as "host:port", for example "erosion.example.org:9092" or "[fd00::1]:9092"'
+        )
+    if not least_port <= int(port) <= 65535:
+        raise ValueError(f"the port must be from {least_port} to 65535")
+    if host.startswith("["):  # gRPC compares an address with a certificate's letter by letter
+        return f"[{ipaddress.IPv6Address(host[1:-1])}]:{port}"
     try:
         host.encode("idna")  # as the socket module does
     except UnicodeError:
-        return False
-    return True
+        message = "between its dots a host's name has 1 to 63 characters that DNS knows"
+        raise ValueError(message) from None
+    return value
 
 
 LOOPBACK = "127.0.0.1"

@@ -52,11 +52,12 @@ def add_link(parser: argparse.ArgumentParser) -> None:
 
 
 def _address(text: str) -> str:
-    """Return "HOST:PORT" as it was given; gRPC takes port 65546 for port 10."""
-    port = text.rpartition(":")[2]
-    if not (port.isascii() and port.isdecimal() and int(port) <= 65535):
-        raise argparse.ArgumentTypeError(f"{text!r}; write HOST:PORT, with a port up to 65535")
-    return text
+    from erosion_common.support.network import checked_address
+
+    try:
+        return checked_address(text, least_port=0)
+    except ValueError as mistake:
+        raise argparse.ArgumentTypeError(f"{text!r}: {mistake}") from None
 
 
 def federation_of(options: argparse.Namespace) -> "FederationFolder | None":
