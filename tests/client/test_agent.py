@@ -28,7 +28,7 @@ from erosion_client.connection.serve import RunningSite
 from erosion_client.connection.site_link import LostLink, Welcome
 from erosion_client.records.records import Records
 from erosion_client.site_file import load_site
-from erosion_common.errors import LinkError, SiteError
+from erosion_common.errors import LinkError, NotReady, SiteError
 from erosion_common.program.command_line import parser
 from erosion_common.protocol import wire
 from erosion_common.protocol.flower import RequestMessage
@@ -378,6 +378,29 @@ def test_an_agent_sends_nothing_where_the_site_file_was_changed() -> None:
     agent = Agent(line, answer, address="127.0.0.1:9092")
     agent.run()
     assert not replies
+
+
+def test_a_site_that_cannot_note_an_answer_connects_again_once_it_can_and_says_so_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It came back every 10 s and left in the same round, until three were skipped."""
+    monkeypatch.setattr(agent_module, "LAST_RETRY_SECONDS", 0.0)
+    tries, lines = count(1), count(1)
+
+    def connect() -> Any:
+        if next(lines) == 2:
+            agent.stop.set()
+        return BreaksAfterTheWelcome(num_requests=1)
+
+    def answer(request: Message, _context: object) -> Message:
+        if next(tries) < 4:
+            raise NotReady("no room")
+        return Message(RecordDict(), reply_to=request)
+
+    agent = Agent(connect, answer, address="127.0.0.1:9092")
+    agent.run()
+    assert (next(tries), next(lines)) == (5, 3)
+    assert caplog.messages.count("no room") == 1
 
 
 def test_questions_that_are_withdrawn_write_no_more_lines_than_others(

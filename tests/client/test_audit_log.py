@@ -485,7 +485,7 @@ def test_every_number_that_is_told_is_in_the_log(tmp_path: Path, kind: str) -> N
 def test_an_answer_that_the_log_cannot_hold_is_not_sent(tmp_path: Path) -> None:
     asked, header = request(), ConfigRecord({"json": json.dumps({"figures": "1" * (4 * 2**20)})})
     with AuditLog(tmp_path) as audit_log:
-        with raises(NotReady, "4 MiB", "most"):
+        with raises(SiteError, "4 MiB", "most"):
             audit_log.record(asked, Message(RecordDict({"header": header}), reply_to=asked))
         audit_log.record(asked, reply(asked))
         assert verify(audit_log.path).num_lines == 1

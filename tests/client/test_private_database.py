@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from erosion_client.records.private_database import PrivateDatabase
-from erosion_common.errors import SiteError
+from erosion_common.errors import NotReady, SiteError
 from tests.support.said import raises
 
 TABLES = "create table if not exists things (name text primary key);"
@@ -190,7 +190,7 @@ def test_a_file_that_was_removed_or_replaced_meanwhile_is_not_written_into(tmp_p
             if is_replaced:
                 gone.write_bytes(away.read_bytes())
             for use in (lambda: things(file), lambda: file.execute("delete from things")):
-                with raises(SiteError, "moved, removed"):
+                with raises(NotReady, "moved, removed"):
                     use()
         away.replace(gone)
         assert things(file) == []

@@ -142,6 +142,7 @@ class Agent:
         self._watchers = watchers
         self._pace = ErrorPace()
         self._has_answered = False  # a request received on the current connection
+        self._unanswered: Message | None = None  # the last request, while it is being answered
         self._takes_part: dict[str, bool] = {}  # by run that it was asked about and has not ended
         self._has_heard_an_end = False  # of a study that this site took no part in
         self.stop = stop or threading.Event()
@@ -167,11 +168,7 @@ class Agent:
                     " `erosion check` looks into it."
                 )
             except NotReady as problem:
-                # Signed out, so that no round waits for an answer that must not be sent.
-                logger.error("%s", problem)
-                for watcher in self._watchers:
-                    watcher.disconnected(str(problem))
-                self.stop.wait(LAST_RETRY_SECONDS)
+                self._wait_until_ready(problem)
                 continue
             except SiteError as problem:  # keys have expired; they or the site file are replaced
                 sentence, remedy = problem.problem.reason, " `erosion check` looks into it."
@@ -186,6 +183,27 @@ class Agent:
                 return
             self.stop.wait(outage.next_pause())
 
+    def _wait_until_ready(self, problem: NotReady) -> None:
+        """Stay signed out until the last request could be answered, so that no round is lost."""
+        said = ""
+        while not self.stop.is_set():
+            if (words := str(problem)) != said:
+                logger.error("%s", said := words)
+                for watcher in self._watchers:
+                    watcher.disconnected(words)
+            self.stop.wait(LAST_RETRY_SECONDS)
+            if (message := self._unanswered) is None or self.stop.is_set():
+                return
+            try:
+                with about(**self._asked_in(message)):
+                    if not (reply := self._reply_to(message)).has_error():
+                        self._log(message, reply)  # noted and logged, as if it were lost on its way
+                return
+            except NotReady as again:
+                problem = again
+            except SiteError:  # of the site file, which is read again as it connects
+                return
+
     def _stay(self, connection: SiteLink, outage: Outage) -> None:
         theirs = connection.welcome.versions or OURS
         words = printable(theirs.words)
@@ -196,7 +214,7 @@ class Agent:
         outage.connected()
         for watcher in self._watchers:
             watcher.connected(clock)
-        self._has_answered = False
+        self._has_answered, self._unanswered = False, None
         try:
             self._serve(connection)
         finally:
@@ -246,16 +264,9 @@ class Agent:
         if metadata.message_type == wire.NOTICE:
             self._take_notice(connection, message)
             return
-        run = run_of(message) or RunNews(metadata.run_id)
-        context = Context(run.number, metadata.dst_node_id, {}, RecordDict(), dict(run.config))
         started = time.monotonic()
-        try:
-            reply = self._app(message, context)
-        except SiteError:  # nothing may leave: this site signs out and says why
-            raise
-        except Exception as problem:  # noqa: BLE001 - reported in the answer and in the log
-            # No handler has such a type. The site answers every request and survives.
-            reply = _nonsense(message, f"no request of this program ({type(problem).__name__})")
+        self._unanswered = message
+        reply = self._reply_to(message)
         logger.debug(
             "%s of round %s took %.3f s",
             printable(metadata.message_type),
@@ -270,6 +281,24 @@ class Agent:
             self._keep_pace(message, reply)  # a withdrawn question has written a line, too
             return
         self._send(connection, message, reply)
+
+    def _reply_to(self, message: Message) -> Message:
+        """Return the app's answer. Raises SiteError where nothing may leave."""
+        metadata = message.metadata
+        run = run_of(message) or RunNews(metadata.run_id)
+        context = Context(run.number, metadata.dst_node_id, {}, RecordDict(), dict(run.config))
+        try:
+            return self._app(message, context)
+        except SiteError:
+            raise
+        except Exception as problem:  # noqa: BLE001 - reported in the answer and in the log
+            # No handler has such a type. The site answers every request and survives.
+            return _nonsense(message, f"no request of this program ({type(problem).__name__})")
+
+    def _log(self, request: Message, reply: Message) -> str | None:
+        """Log what is about to be sent; return the head of the log. Raises NotReady."""
+        heads = [watcher.sending(request, reply) for watcher in self._watchers]
+        return heads[-1] if heads else None
 
     def _take_notice(self, connection: SiteLink, message: Message) -> None:
         try:
@@ -302,14 +331,11 @@ class Agent:
             del self._takes_part[next(iter(self._takes_part))]
 
     def _send(self, connection: SiteLink, request: Message, reply: Message) -> None:
-        log_head = None
         if reply.has_error():  # shortened to one line, as it is logged and sent
             reason = printable(reply.error.reason or "", at_most=LONGEST_REASON)
             reply = Message(Error(reply.error.code, reason), reply_to=request)
-        for watcher in self._watchers:
-            log_head = watcher.sending(request, reply) or log_head
-        connection.reply(request, reply, log_head)
-        self._has_answered = True
+        connection.reply(request, reply, self._log(request, reply))
+        self._has_answered, self._unanswered = True, None
         kind = request.metadata.message_type
         if kind == wire.DESCRIBE:
             self._note_part(_run_in(request), takes_part=not reply.has_error())

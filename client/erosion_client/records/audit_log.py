@@ -299,9 +299,9 @@ def _quoted(values: dict[str, Any], name: str, kind: type) -> Any:
 
 
 def _figures(header: str) -> Any:
-    """Return what is sent with arrays. Raises NotReady where no message may have it."""
+    """Return what is sent with arrays. Raises SiteError where no message may have it."""
     if len(header) > LARGEST_HEAD_BYTES:
-        raise NotReady(
+        raise SiteError(
             f"An answer has {len(header) / 2**20:.1f} MiB besides its arrays, and"
             f" {LARGEST_HEAD_BYTES // 2**20} MiB are the most that a message may have, so nothing"
             " was sent",

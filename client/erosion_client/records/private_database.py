@@ -92,13 +92,13 @@ class PrivateDatabase:
             raise self.unusable(problem) from None
 
     def _check_in_place(self) -> None:
-        """Raise SiteError where the file was removed or replaced, and writes would be lost."""
+        """Raise NotReady where the file was removed or replaced, and writes would be lost."""
         try:
             is_in_place = all(os.path.samestat(p.stat(), opened) for p, opened in self._opened)
         except OSError:
             is_in_place = False
         if not is_in_place:
-            raise SiteError(
+            raise NotReady(
                 f"{self.path}, which holds {self._holds}, was moved, removed or replaced while this"
                 " program ran",
                 remedy=f"{self._without} Put it back, or start this program again.",
@@ -149,8 +149,8 @@ class PrivateDatabase:
         """Close the file."""
         self._file.close()
 
-    def unusable(self, problem: object) -> SiteError:
-        """Return the error for a file with this problem."""
+    def unusable(self, problem: object) -> NotReady:
+        """Return the error for a file with this problem; a running site signs out for it."""
         code = getattr(problem, "sqlite_errorcode", 0)
         if code & 0xFF in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):  # what it extends
             return NotReady(
@@ -160,13 +160,13 @@ class PrivateDatabase:
                 " continues.",
             )
         if code == sqlite3.SQLITE_BUSY:
-            return SiteError(
+            return NotReady(
                 f"{self.path}, which holds {self._holds}, was in use by another program for"
                 f" {WAIT_SECONDS:g} s ({problem})",
                 remedy=f"{self._without} Let that program end, such as an `erosion review` that"
                 " stands still, or a copy that is made of the file.",
             )
-        return SiteError(
+        return NotReady(
             f"{self.path or 'The memory'}, which holds {self._holds}, cannot be used ({problem})",
             remedy=f"{self._without} Check the disk and the permissions of its folder"
             " (compute.state in the site file); if the file is damaged, delete its -wal and -shm"
