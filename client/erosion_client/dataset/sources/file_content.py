@@ -1,18 +1,15 @@
-"""The unpacked content of a data file, and its encoding: detected or asked for, never guessed."""
+"""The unpacked content of a data file, and its encoding: Unicode, or asked for; never guessed."""
 
 import codecs
 import gzip
 import re
-import tomllib
-import unicodedata
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from io import BytesIO
-from itertools import pairwise
 from pathlib import Path, PurePath
-from typing import IO, BinaryIO, NoReturn
+from typing import IO, BinaryIO
 
 from erosion_common.errors import DataError
 
@@ -20,13 +17,13 @@ MAX_FILE_BYTES = 4 * 2**30  # a file beyond this is a mistake, not a hospital
 CHUNK = 1 << 20  # bytes
 CUT_OFF = "was cut off. Export it again."
 ASK = "set encoding under [data] (--encoding where a draft is made)"
-MOST_WORDS = 100_000  # not in ASCII, for distinguishing encodings
-SHOWN = 6  # encodings in a message
-
-_TABLES = tomllib.loads(Path(__file__).with_name("encodings.toml").read_text(encoding="utf-8"))
-LATIN = {encoding: _TABLES["letters"][letters] for encoding, letters in _TABLES["latin"].items()}
-OTHER, EAST_ASIAN = _TABLES["other"], _TABLES["east_asian"]
-BEFORE, AFTER, ALONE = (_TABLES["marks"][where] for where in ("before", "after", "alone"))
+# Encodings in which a word of text that is in no UTF is shown, for a person to choose.
+ENCODINGS = (
+    *("cp1252", "iso8859-15", "cp1250", "iso8859-2", "cp1254", "cp1257", "mac-roman", "cp850"),
+    *("cp1251", "koi8-r", "cp1253", "cp1255", "cp1256"),
+    *("cp932", "euc_jp", "gb18030", "big5", "cp949"),
+)
+LONGEST_WORD = 20  # characters
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,28 +143,15 @@ def encoding_of(content: FileContent, given: str | None) -> tuple[str, list[str]
         return declared_encoding(content, "utf-16"), [_said("UTF-16")]
     if _decodes(content, "utf-8"):
         return "utf-8-sig", []
-    words, before_last = _words(content)
-    readings = _readings(words)
-    if not readings and before_last and _readings(before_last):
-        raise DataError(
-            f"Data file {content} ends in the middle of a character, it seems, so it {CUT_OFF}"
-        )
-    if not readings:
-        raise DataError(
-            f"Data file {content} is not text in one encoding that is known here",
-            remedy=f"Save it as UTF-8, or {ASK}.",
-        )
-    if len(set(readings.values())) > 1:
-        shown = list(readings)[:SHOWN]
-        differing = next(i for i, _ in enumerate(words) if len({readings[e][i] for e in shown}) > 1)
-        each = ", ".join(f'"{name}" ({readings[name][differing][:20]})' for name in shown)
+    if each := ", ".join(f'"{name}" ({word})' for name, word in _readings(content)):
         raise DataError(
             f"Data file {content} is not in UTF-8, and may be in any of {each}",
             remedy=f"Look which one reads right, and {ASK}; or save it as UTF-8.",
         )
-    encoding = declared_encoding(content, next(iter(readings)))
-    called = "Windows-1252" if encoding == "cp1252" else encoding
-    return encoding, [_said(f"{called}, not UTF-8")]
+    raise DataError(
+        f"Data file {content} is not text in an encoding that is known here",
+        remedy=f"Save it as UTF-8, or {ASK}.",
+    )
 
 
 def _said(encoding: str) -> str:
@@ -193,7 +177,11 @@ def _decodes(content: FileContent, encoding: str) -> bool:
         try:
             while chunk := file.read(CHUNK):
                 if encoding == "utf-8" and b"\0" in chunk:
-                    _refuse_nul(content, chunk)
+                    raise DataError(
+                        f"Data file {content} holds NUL characters, as text in UTF-16 without its"
+                        ' mark does ("utf-16-le" or "utf-16-be")',
+                        remedy=f"If it is such, {ASK}; else export it as CSV in UTF-8.",
+                    )
                 if encoding == "utf-8" and b"\x1b$" in chunk:  # ASCII all through
                     raise DataError(
                         f'Data file {content} seems to be Japanese text in JIS ("iso2022_jp")',
@@ -212,94 +200,17 @@ def _decodes(content: FileContent, encoding: str) -> bool:
     return True
 
 
-def _refuse_nul(content: FileContent, begin: bytes) -> NoReturn:
-    even, odd = begin[::2].count(0), begin[1::2].count(0)
-    seems = "utf-16-be" if even > odd else "utf-16-le"
-    if min(even, odd) * 10 <= max(even, odd) and "\n" in begin.decode(seems, errors="replace"):
-        raise DataError(
-            f'Data file {content} seems to be text in UTF-16 without its mark ("{seems}")',
-            remedy=f"If so, {ASK}; or save it as UTF-8.",
-        )
-    raise DataError(
-        f"Data file {content} is not text that can be read (it holds NUL characters)",
-        remedy=f"Export it as CSV in UTF-8, or {ASK}.",
-    )
-
-
-def _words(content: FileContent) -> tuple[list[bytes], list[bytes]]:
-    """Return the distinct non-ASCII words, in the file's order, and those before its last line."""
-    words: dict[bytes, None] = {}
-    before_last: list[bytes] = []
+def _readings(content: FileContent) -> Iterator[tuple[str, str]]:
+    """Yield the encodings in which the first word that is not in ASCII is a word, with that."""
+    # Separators of words and values are never a part of a character in these encodings.
+    apart = re.compile(rb"[\s,;\t\"'()/:=+&!?.*#<>%-]+")
     with content.open() as file:
-        for line in file:
-            if not line.endswith(b"\n"):
-                before_last = list(words)
-            if not line.isascii() and len(words) < MOST_WORDS:
-                words.update(dict.fromkeys(_split(line)))
-    return list(words), before_last
-
-
-def _split(line: bytes) -> list[bytes]:
-    # Separators of words and values are never a part of a character in the encodings known here.
-    return [word for word in re.split(rb"[\s,;\t\"'()/:=+&!?.*#<>%-]+", line) if not word.isascii()]
-
-
-def _readings(words: Sequence[bytes]) -> dict[str, tuple[str, ...]]:
-    """Return the words as read in every encoding in which they are words."""
-    read: dict[str, tuple[str, ...]] = {}
-    for encoding in (*LATIN, *OTHER, *EAST_ASIAN):
+        words = (word for line in file for word in apart.split(line) if not word.isascii())
+        word = next(words, b"")
+    for encoding in ENCODINGS:
         try:
-            read[encoding] = tuple(word.decode(encoding) for word in words)
+            text = word.decode(encoding)
         except UnicodeError:
             continue
-    fitting, spelt = {}, {}
-    for encoding, texts in read.items():
-        script = OTHER.get(encoding, "LATIN")
-        if encoding in EAST_ASIAN:
-            are_words = _are_east_asian(EAST_ASIAN[encoding], texts)
-        else:
-            are_words = all(_is_word(text, script) for text in texts)
-        if not are_words:
-            continue
-        fitting[encoding] = texts
-        letters = {c for c in "".join(texts).lower() if c.isalpha() and not c.isascii()}
-        languages = LATIN.get(encoding, "").split()
-        if not languages or any(letters - set("µμªº") <= set(each) for each in languages):
-            spelt[encoding] = texts
-    return spelt or fitting
-
-
-def _is_word(text: str, script: str) -> bool:
-    """Return whether these are letters of one script and case, or apostrophes."""
-    if text in ALONE:
-        return True
-    core = text.lstrip(BEFORE).rstrip(AFTER)
-    letters = re.sub(r"[\d_·’]", "", core)
-    if not letters:
-        return True
-    if re.search(r"\d[^\x00-\x7f]|[^\x00-\x7f]\d", core):
-        return False
-    if not all(c.isalpha() and unicodedata.name(c, "").startswith(script) for c in letters):
-        return False
-    if script == "LATIN" and len(letters) > 1 and re.search(r"[A-Za-z]", letters) is None:
-        return False  # no word consists of accented letters alone
-    return not any(
-        a.islower() and b.isupper() and not (a + b).isascii() for a, b in pairwise(letters)
-    )
-
-
-def _are_east_asian(usual: str, texts: Sequence[str]) -> bool:
-    """Return whether words are made of the narrow set's adjacent characters, mostly several."""
-    several = 0
-    for text in texts:
-        wide = [c for c in text if not c.isascii()]
-        if any(unicodedata.east_asian_width(c) not in "WFA" for c in wide):
-            return False
-        if re.search(r"[A-Za-z][^\x00-\x7f][A-Za-z]", text):
-            return False
-        try:
-            "".join(wide).encode(usual)
-        except UnicodeError:
-            return False
-        several += sum(unicodedata.east_asian_width(c) == "W" for c in wide) > 1
-    return 2 * several >= len(texts)
+        if all(c.isalpha() for c in text if not c.isascii()):
+            yield encoding, text[:LONGEST_WORD]

@@ -432,8 +432,8 @@ class TableFile(OnDisk, TableSource):
     )
     encoding: Annotated[str, AfterValidator(_checked_encoding)] | None = Field(
         default=None,
-        description='Encoding of the text, such as `"utf-8"` or `"cp1252"`. Left out: worked out '
-        "from the file, and reported.",
+        description='Encoding of the text, such as `"cp1252"`. Left out: UTF-8, or UTF-16 or '
+        "UTF-32 with its mark.",
     )
     footer_lines: int = Field(
         default=0,
