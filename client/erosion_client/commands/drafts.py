@@ -3,21 +3,15 @@
 import argparse
 import re
 import shlex
-from collections.abc import Mapping
-from contextlib import suppress
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from erosion_common.errors import DataError, SiteError, StudyError
 from erosion_common.program.command import Command, flag
-from erosion_common.support.text import shown
-
-if TYPE_CHECKING:
-    from erosion_client.dataset.text_table import TextTable
-
+from erosion_common.support.text import shown, some
 
 SHOWN = 20  # columns of a message
 
@@ -86,7 +80,12 @@ def _run_study(options: argparse.Namespace) -> int:
     read, profiles = read_whole(table, **written)
     for option, column in (("--target", options.target), ("--time", options.time)):
         if column is not None and column not in read.header:
-            raise DataError(_no_column(option, column, table, read, tables, written))
+            near = get_close_matches(column, read.header, n=3)
+            known = some([*dict.fromkeys([*near, *read.header])], SHOWN)
+            other = ", or another hospital's table by --user" if tables else ""
+            noted = "".join(f"\n  (noted: {note})" for note in read.notes)
+            said = f"{table} has no column {column!r}; it has {known}."
+            raise DataError(f"{said} Name one as {option}{other}.{noted}")
     joined_remarks = []
     outcomes = [column for column in (options.target, options.time) if column is not None]
     if (key := key_to_join_by(read, profiles, outcomes)) is not None:
@@ -134,33 +133,6 @@ def _run_study(options: argparse.Namespace) -> int:
     return 0
 
 
-def _no_column(
-    option: str,
-    column: str,
-    table: Path,
-    read: "TextTable",
-    tables: Mapping[str, Path],
-    written: Mapping[str, Any],
-) -> str:
-    """Return a message where the table has no such column: what it has, and which table has it."""
-    from erosion_client.dataset.sources.table_file import TableFile
-
-    others = []
-    for name, path in tables.items():
-        with suppress(DataError):  # `site new` says what is wrong with another hospital's table
-            if column in TableFile(path=path, **written).read(()).header:
-                others.append(name)
-    near = get_close_matches(column, read.header, n=3)
-    names = ", ".join([*dict.fromkeys([*near, *read.header])][:SHOWN])
-    more = f" and {len(read.header) - SHOWN} more" if len(read.header) > SHOWN else ""
-    user = f", or give --user {others[0]}: that table has it" if others else ""
-    notes = "".join(f"\n  (noted: {note})" for note in read.notes)
-    return (
-        f"{table} has no column {column!r}; it has {names}{more}."
-        f" Name one as {option}{user}.{notes}"
-    )
-
-
 STUDY = Command(
     name="study",
     summary="write the first draft of a study file",
@@ -190,14 +162,6 @@ def _site_arguments(parser: argparse.ArgumentParser) -> None:
         help="a table, or a folder with one table for each hospital",
     )
     new.add_argument("--name", help="the hospital's name (default: that of the table)")
-    new.add_argument(
-        "--accept",
-        type=float,
-        default=0.9,
-        metavar="C",
-        help="write proposals of at least this confidence as settings, not as comments (default:"
-        " %(default)s)",
-    )
     new.add_argument(
         "--address",
         default="127.0.0.1:9092",
@@ -264,14 +228,8 @@ def _run_site(options: argparse.Namespace) -> int:
 def _write(name: str, table: Path, output: Path, task: object, options: argparse.Namespace) -> None:
     from erosion_client.scaffold.column_match import match_columns
     from erosion_client.scaffold.column_profile import read_whole
-    from erosion_client.scaffold.column_roles import (
-        FIRST,
-        key_to_join_by,
-        likely_key,
-        repeats,
-        rows_of_patients,
-    )
-    from erosion_client.scaffold.site_draft import in_words, site_draft
+    from erosion_client.scaffold.column_roles import FIRST, key_to_join_by
+    from erosion_client.scaffold.site_draft import site_draft
     from erosion_client.site_file import load_site
     from erosion_common.support.files import write_atomically
     from erosion_common.tasks.inputs import TabularTask
@@ -294,7 +252,6 @@ def _write(name: str, table: Path, output: Path, task: object, options: argparse
         read.notes,
         address=options.address,
         outcome=outcome,
-        accept=options.accept,
         written=written,
         joined_by=key,
         footer=read.footer,
@@ -303,25 +260,9 @@ def _write(name: str, table: Path, output: Path, task: object, options: argparse
     write_atomically(output, text)
     load_site(output)
 
-    def say(line: str) -> None:
-        print(shown(line))
-
-    say(f"{output}: made from {table}")
-    for note in read.notes:
-        say(f"  {note}")
-    if key is not None:
-        say(
-            f"  the outcome stands on other rows than the features: [data.rows] joins those of one"
-            f" {key}, proposed"
-        )
-    elif (numbered := likely_key(profiles)) is not None and repeats(numbered):
-        say(f"  {rows_of_patients(numbered)}: written as patient under [data]")
-    for profile in profiles:
-        if profile.mixed is not None:
-            say(f"  {profile.name}: {profile.mixed}")
-    for match in matches:
-        for line in in_words(match, options.accept):
-            say(f"  {line}")
+    print(shown(f"{output}: made from {table}"))
+    for line in text.partition("[data]\n")[2].partition("\n[coordinator]")[0].splitlines():
+        print(shown(f"  {line}"))
 
 
 SITE = Command(

@@ -78,20 +78,6 @@ class Match:
     between: TimeBetween | None = None  # dates from which it may be derived
     forms: tuple[str, ...] = ()  # their possible formats; several: only people know which
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether only the name is to be written."""
-        open_ends = (
-            self.values,
-            self.others,
-            self.unknown,
-            self.unsaid,
-            self.odd,
-            self.limits,
-            self.thousands,
-        )
-        return not any((*open_ends, self.unit, self.between))
-
 
 def match_columns(task: TabularTask, profiles: Sequence[Profile]) -> list[Match]:
     """Return one proposal per column of the study; each column of the data is proposed once."""

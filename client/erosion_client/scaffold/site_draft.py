@@ -1,7 +1,7 @@
 """`erosion site new`: a site file that maps a hospital's columns, as far as possible."""
 
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +12,7 @@ from erosion_client.scaffold.column_profile import NUMBER, Profile
 from erosion_client.scaffold.column_roles import PLAINLY_NONE, likely_key, repeats, why_not
 from erosion_client.scaffold.vocabulary import is_person, unit_text
 
+ACCEPTED = 0.9  # confidence from which a proposal is written as a setting
 MOST_ODD = 10  # non-numeric values of a number, listed one by one
 SHOWN = 4  # limits in a comment
 _JOINED = (
@@ -34,12 +35,11 @@ def site_draft(
     *,
     address: str,
     outcome: Collection[str],
-    accept: float,
     written: Mapping[str, str],
     joined_by: str | None,
     footer: int,
 ) -> str:
-    """Return the file's text. Proposals below `accept` are comments, for a person to decide.
+    """Return the file's text. Proposals below ACCEPTED are comments, for a person to decide.
 
     `notes` are from reading the table; `outcome` names the columns of the study that a hospital
     must have. `written`: format keys of the file. `joined_by`: the patient key, where the outcome
@@ -64,10 +64,10 @@ def site_draft(
         *_patient(profiles, joined_by),
         *_absent(matches, profiles, outcome),
         *([] if joined_by is None else _JOINED),
-        *_columns(matches, accept),
+        *_columns(matches),
         *_units(matches, profiles),
         *_limits(matches),
-        *_values(matches, profiles, accept),
+        *_values(matches, profiles),
         *_derived(matches),
         "",
         "[coordinator]",
@@ -116,14 +116,14 @@ def _absent(
     return lines
 
 
-def _columns(matches: Sequence[Match], accept: float) -> list[str]:
+def _columns(matches: Sequence[Match]) -> list[str]:
     renamed = [m for m in matches if m.local is not None and m.local != m.column]
     if not renamed:
         return []
     lines = ["", '[data.columns]  # "in the study" = "in the data"']
     for match in renamed:
         line = f"{quoted(match.column)} = {quoted(str(match.local))}"
-        mark = "" if match.confidence >= accept else "# ? "
+        mark = "" if match.confidence >= ACCEPTED else "# ? "
         lines.append(f"{mark}{line}  # confidence {match.confidence:.2f}")
     return lines
 
@@ -169,7 +169,7 @@ def _derived(matches: Sequence[Match]) -> list[str]:
     return lines
 
 
-def _values(matches: Sequence[Match], profiles: Sequence[Profile], accept: float) -> list[str]:
+def _values(matches: Sequence[Match], profiles: Sequence[Profile]) -> list[str]:
     lines = []
     counts = {profile.name: profile.counts for profile in profiles}
     for match in matches:
@@ -177,10 +177,10 @@ def _values(matches: Sequence[Match], profiles: Sequence[Profile], accept: float
             continue
         lines += ["", f'[data.values.{quoted(match.column)}]  # "in the data" = "in the study"']
         lines += [
-            f"{'' if is_written(match, text, accept) else '# ? '}{quoted(text)} = {quoted(meant)}"
+            f"{'' if is_written(match, text) else '# ? '}{quoted(text)} = {quoted(meant)}"
             for text, meant in match.values.items()
         ]
-        lines += [f"# or: {_pairs(other, quoted)}" for other in match.others]
+        lines += [f"# or: {_pairs(other)}" for other in match.others]
         for text in match.unsaid:
             times = counts[str(match.local)].get(text)  # that may as well be measured
             often = f" {times} rows" if times else ""
@@ -222,50 +222,13 @@ def _limits(matches: Sequence[Match]) -> list[str]:
     return lines
 
 
-def _pairs(values: Mapping[str, str], form: Callable[[str], str] = str) -> str:
-    return ", ".join(f"{form(text)} = {form(meant)}" for text, meant in values.items())
+def _pairs(values: Mapping[str, str]) -> str:
+    return ", ".join(f"{quoted(text)} = {quoted(meant)}" for text, meant in values.items())
 
 
-def is_written(match: Match, text: str, accept: float) -> bool:
+def is_written(match: Match, text: str) -> bool:
     """Return whether a spelling is written uncommented, not as a proposal."""
-    return match.confidence >= accept and text not in match.asked
-
-
-def in_words(match: Match, accept: float) -> Iterator[str]:
-    """Yield what the file contains of a proposal, and what a person must decide, by line."""
-    if match.between is not None:
-        made = f"{match.between.start} and {match.between.end}"
-        which = f"; which form is it, {' or '.join(match.forms)}?" if len(match.forms) > 1 else ""
-        yield f"{match.column}: made of {made}? proposed{which}"
-    elif match.local is None:
-        yield f"{match.column}: no column seems to hold it"
-    elif match.local != match.column or not match.is_plain:
-        found = f"{match.local!r}, {match.confidence:.2f}"
-        if match.local != match.column:  # otherwise there is no line to write
-            found += ", written" if match.confidence >= accept else ", proposed"
-        yield f"{match.column}: {found}"
-        yield from (f"  {line}" for line in _values_in_words(match, accept))
-
-
-def _values_in_words(match: Match, accept: float) -> Iterator[str]:
-    if match.unit is not None:
-        yield f"in another unit? x {unit_text(match.unit)} proposed"
-    spelt: dict[str, list[str]] = {}
-    for local, meant in match.values.items():
-        how = "written" if is_written(match, local, accept) else "proposed"
-        spelt.setdefault(how, []).append(f"{local} = {meant}")
-    for how, values in spelt.items():
-        yield f"values, {how}: {', '.join(values)}"
-    for other in match.others:
-        yield f"or, in another language: {_pairs(other)}"
-    if match.unknown:
-        yield f"not understood: {', '.join(match.unknown[:8])}"
-    if match.limits:
-        yield f"beyond a limit: {', '.join(map(repr, match.limits[:4]))}; half of it? proposed"
-    if match.odd:
-        yield f"no numbers: {', '.join(map(repr, match.odd[:4]))}"
-    if match.unsaid:
-        yield f"not known? {', '.join(map(repr, match.unsaid[:8]))} proposed"
+    return match.confidence >= ACCEPTED and text not in match.asked
 
 
 FEWEST = 10  # patients; a category of fewer is pointed out before the file is passed on

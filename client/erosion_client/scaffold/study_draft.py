@@ -93,7 +93,6 @@ def study_draft(
         for name, why in telling.items()
     ]
     remarks += spelt
-    remarks += _two_marks([p for p in profiles if p.kind == "number" and not why_no_feature(p)])
     key, num_patients = likely_key(profiles), by_name[target].num_rows
     remarks += filter(None, [merged_cells(key)])
     if key is not None and repeats(key):
@@ -266,21 +265,6 @@ def _spelt(profile: Profile) -> str:
         f"{profile.name}: counted {taken}; each site file says so ({line}; `erosion site new`"
         " proposes it)"
     )
-
-
-def _two_marks(numbers: Sequence[Profile]) -> list[str]:
-    """Return a remark where some features have a decimal comma and others a point."""
-    with_mark = {
-        mark: [p.name for p in numbers if p.decimal == mark and any(mark in t for t in p.values)]
-        for mark in ".,"
-    }
-    if not all(with_mark.values()):
-        return []
-    return [
-        f"numbers are written with a point in {_some(with_mark['.'])} and with a comma in"
-        f" {_some(with_mark[','])}; a site file has one decimal mark, so take those out of features"
-        " that are codes"
-    ]
 
 
 def _some(names: Sequence[str]) -> str:
