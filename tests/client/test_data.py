@@ -154,7 +154,7 @@ def test_missing_values_follow_the_policy(tmp_path: Path, marker: str) -> None:
     )
     dropped = load_patients(site, make_study(task=policy("drop")))
     np.testing.assert_array_equal(dropped.rows, [[30, 0], [50, 1], [70, 1]])
-    assert dropped.notes == ("2 of 5 rows dropped, because a value is missing",)
+    assert dropped.notes == ("2 of 5 rows dropped, because a value is missing: age 1, sex 1",)
     imputed = load_patients(site, make_study(task=policy("impute")))
     np.testing.assert_array_equal(
         imputed.rows, [[30, 0], [np.nan, 1], [50, 1], [60, np.nan], [70, 1]]

@@ -102,7 +102,7 @@ def check_table(
     check.header()
     patients = check.patients()
     columns: list[NDArray[np.float64]] = []
-    replaced: list[str] = []
+    replaced, lacking = list[str](), list[str]()
     dropped = np.zeros(table.num_rows, dtype=bool)
     for feature in task.features:
         policy = task.policy(feature)
@@ -111,6 +111,7 @@ def check_table(
         absent = np.isnan(values)
         if policy == "drop":
             dropped |= absent
+            lacking += [f"{feature.name} {absent.sum()}"] if absent.any() else []
         elif absent.any():
             replaced.append(f"{feature.name} {absent.sum()}{STANDS_FOR.get(policy, '')}")
     target_columns = []
@@ -118,7 +119,9 @@ def check_table(
         # A patient without a target teaches nothing, so no policy imputes one.
         values = check.column(column.name, "refuse" if task.missing == "refuse" else "drop")
         target_columns.append(values)
-        dropped |= np.isnan(values)
+        absent = np.isnan(values)
+        dropped |= absent
+        lacking += [f"{column.name} {absent.sum()}"] if absent.any() else []
     is_test = None
     if split_column is not None:
         is_test = check.column(split_column, "refuse") > 0
@@ -126,7 +129,8 @@ def check_table(
         check.notes.append(f"missing values to be imputed: {', '.join(replaced)}")
     if dropped.any():
         check.notes.append(
-            f"{dropped.sum()} of {len(dropped)} rows dropped, because a value is missing"
+            f"{dropped.sum()} of {len(dropped)} rows dropped, because a value is missing:"
+            f" {', '.join(lacking)}"
         )
     if not check.problems:
         recorded = {f.name: v for f, v in zip(task.features, columns, strict=True)}

@@ -9,7 +9,6 @@ from shlex import quote
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -27,17 +26,15 @@ from erosion_client.finding import Finding, Severity, failed, failed_by, ok, ski
 from erosion_client.preflight.network import check_network
 from erosion_client.preflight.study_checks import (
     CAN_CONTINUE,
-    KINDS,
     check_model,
     check_sealed,
     check_study_here,
-    column_counts,
 )
 from erosion_client.records.account import SECRET_NAME, other_accounts, site_secret
 from erosion_client.records.records import Records
 from erosion_client.site_file import AppSite, Site, is_for_app, load_app_site, load_site
 from erosion_client.training.limits import allow_only_these, part_asked, problem_with_device
-from erosion_common.errors import DataError, SiteError
+from erosion_common.errors import SiteError
 from erosion_common.rounds.bounds import problem_with_heads
 from erosion_common.study.study import Study, load_study
 from erosion_common.support import expiry
@@ -50,7 +47,6 @@ from erosion_common.support.keys import (
 )
 from erosion_common.support.network import is_loopback
 from erosion_common.support.text import open_questions, shown
-from erosion_common.tasks.inputs import TabularTask
 
 
 def check_site_file(site: AppSite, path: Path) -> Finding:
@@ -303,8 +299,6 @@ def check_site(site_file: Path, study_file: Path | None, console: Console) -> bo
     for finding in _findings(site, site_file, study, study_file):
         num_failed += finding.outcome is Severity.FAILED
         _show(finding, console)
-    if isinstance(site, Site) and study is not None and isinstance(study.task, TabularTask):
-        _show_columns(site, study.task, console)
     verdict = "This site can take part."
     if num_failed:
         things = "1 thing keeps" if num_failed == 1 else f"{num_failed} things keep"
@@ -372,21 +366,3 @@ def _show(finding: Finding, console: Console) -> None:
     outcome = Text(finding.outcome, style=STYLES[finding.outcome])
     line.add_row(outcome, Text(finding.what), text)
     console.print(line)
-
-
-def _show_columns(site: Site, task: TabularTask, console: Console) -> None:
-    try:
-        counts = list(column_counts(site, task))
-    except DataError:
-        return  # reported above
-    table = Table(title="Patients by column", title_justify="left", title_style="bold", box=SIMPLE)
-    table.add_column("column")
-    for heading in KINDS:
-        table.add_column(heading, justify="right")
-    for name, numbers in counts:
-        cells = zip(numbers, ("", "yellow", "red", "red"), strict=True)
-        table.add_row(
-            Text(shown(name)), *(Text(str(n), style=style if n else "") for n, style in cells)
-        )
-    console.print()
-    console.print(table)

@@ -1,19 +1,15 @@
 """Checks a study here: its contract on the patients, its model, the limits and sealed rounds."""
 
 import json
-import math
 import os
 from collections.abc import Iterator
 
 import numpy as np
 from torch import nn
 
-from erosion_client.dataset.column_values import Fault
-from erosion_client.dataset.load import Patients, load_patients, table_source
+from erosion_client.dataset.load import Patients, load_patients
 from erosion_client.dataset.single_column import columns_of, outcome_of, suspicion
 from erosion_client.dataset.split import Split, for_more_tested, split_patients
-from erosion_client.dataset.study_columns import codes_of, study_columns
-from erosion_client.dataset.study_columns import columns_of as table_columns_of
 from erosion_client.finding import Finding, failed, failed_by, ok, skipped, warning
 from erosion_client.records.account import dataset_of
 from erosion_client.records.records import Records
@@ -283,30 +279,3 @@ def check_sealed(site: Site, study: Study | None) -> Iterator[Finding]:
             "name more hospitals in limits.summed_with that people here know, or loosen"
             " limits.min_summed and limits.largest_share; it is your decision",
         )
-
-
-KINDS = ("usable", "missing", "out of range", "not understood")  # of values in a column
-
-
-def column_counts(site: Site, task: TabularTask) -> Iterator[tuple[str, list[int]]]:
-    """Yield the study's columns in the file, and their patients by KINDS."""
-    source = table_source(site.data)
-    table = source.read(table_columns_of(task, source), codes_of(task, source))
-    for name, column in study_columns(table, task, source).items():
-        if column.text is None:
-            continue
-        others = np.flatnonzero(np.isnan(column.numbers))
-        read, kinds = column.text.take(others), np.zeros(table.num_rows, dtype=np.int64)
-        kinds[others] = np.array([_kind(column.parse(text)) for text in read.texts], int)[
-            read.codes
-        ]
-        counts = np.bincount(kinds, minlength=len(KINDS)).tolist()
-        in_file = ", ".join(source.needed(name))
-        called = f" ({in_file} in the file)" if in_file != name else ""
-        yield name + called, counts
-
-
-def _kind(value: float | Fault) -> int:
-    if isinstance(value, Fault):
-        return 2 if value.is_range else 3
-    return int(math.isnan(value))
