@@ -105,7 +105,8 @@ def parquet(folder: Path) -> tuple[Path, Callable[[], Any]]:
 
 def queried_parquet(folder: Path) -> tuple[Path, Callable[[], Any]]:
     path, _ = parquet(folder)
-    return path, lambda: DuckdbFiles(path=path).read(["age", "dose", "ill"])
+    query = "SELECT * FROM a"
+    return path, lambda: DuckdbFiles(path=path, query=query).read(["age", "dose", "ill"])
 
 
 def csv(folder: Path) -> tuple[Path, Callable[[], Any]]:

@@ -240,11 +240,10 @@ def test_each_of_two_studies_at_once_knows_its_patients_again(
     assert "changed since" in caplog.text
 
 
-@pytest.mark.parametrize("query", [None, "SELECT * FROM a"])
 def test_files_that_change_while_they_are_read_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, query: str | None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    site = make_site(tmp_path, twenty_patients(), data={"source": "duckdb", "query": query})
+    site = make_site(tmp_path, twenty_patients(), data={"source": "duckdb", "query": "FROM a"})
     assert load_patients(site, make_study()).num_patients == 20
     _changes_within(databases, "text_columns", tmp_path / "a.csv", monkeypatch)
     with raises(DataError, "a.csv", "changed while it was read"):

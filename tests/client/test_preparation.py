@@ -80,8 +80,10 @@ def test_one_map_serves_several_columns_and_a_columns_own_goes_first(tmp_path: P
         tmp_path,
         text,
         {**LAB, "missing": "impute"},
-        recode=[{"columns": ["smoker", "diabetes"], "values": {"ja": "yes", "nein": "no"}}],
-        values={"diabetes": {"weiss nicht": "", "ja": "no"}},
+        values={
+            "smoker": {"ja": "yes", "nein": "no"},
+            "diabetes": {"nein": "no", "weiss nicht": "", "ja": "no"},
+        },
     )
     np.testing.assert_array_equal(found.rows[:, 2:], [[1, 0], [0, np.nan]])
 
@@ -195,10 +197,6 @@ def test_an_absent_category_is_never_the_first_one(tmp_path: Path) -> None:
         ({"units": {"cholestrol": 38.67}}, "[data.units] names 'cholestrol', which is no column"),
         ({"absent": ["smokers"]}, "absent names 'smokers', which is no column of the study; did"),
         (
-            {"recode": [{"columns": ["diabetis"], "values": {"ja": "yes"}}]},
-            "[[data.recode]], number 1, names 'diabetis', which is no column of the study; did you",
-        ),
-        (
             {"values": {"smoker": {"yes": "ja", "no": "nein"}}},
             "the map for smoker is the wrong way round: what the data hold goes to the left, what"
             ' the study calls it to the right, such as "ja" = "yes"',
@@ -234,7 +232,6 @@ def test_what_is_declared_in_vain_is_told_of(tmp_path: Path) -> None:
             "age is under columns and under derive",
         ),
         ({"derive": {"age": {"kind": "month_between", "start": "a", "end": "b"}}}, "years_between"),
-        ({"recode": [{"columns": [], "values": {"a": "b"}}]}, "at least 1"),
         ({"columns": {"age": "x", "smoker": "x"}}, "'x'"),
     ],
 )

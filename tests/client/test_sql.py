@@ -14,8 +14,10 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
+from pydantic import ValidationError
 
 from erosion_client.dataset.load import KeptPatients, load_patients
+from erosion_client.dataset.sources import databases
 from erosion_client.dataset.sources.databases import DuckdbFiles, SqlQuery
 from erosion_client.finding import Severity
 from erosion_client.site_file import Site
@@ -75,14 +77,6 @@ def test_a_querys_rows_are_patients(keys: dict[str, Any]) -> None:
     assert 10 < found.targets.sum() < 50
 
 
-def test_a_password_from_the_env(keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    del keys["password_file"]
-    keys["password_variable"] = "OMOP_PASSWORD"
-    assert says(problem_of(keys), "environment", "OMOP_PASSWORD")
-    monkeypatch.setenv("OMOP_PASSWORD", SECRET)
-    assert load_patients(site_with(keys), make_study(task=omop.TASK)).num_patients == NUM_PEOPLE
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -97,10 +91,7 @@ def test_a_password_from_the_env(keys: dict[str, Any], monkeypatch: pytest.Monke
         ({"query": "SELECT lo_create(0) AS x"}, "cannot execute lo_create() in a read-only"),
         ({"query": "DELETE FROM person"}, 'failed: syntax error at or near "DELETE"'),
         ({"max_rows": 59}, "gives more than 59 rows"),
-        (
-            {"password_variable": "PATH", "password_file": None},
-            "failed: FATAL:  password authentication",
-        ),
+        ({"password_file": None}, "failed: FATAL:  password authentication"),
         ({"password_file": Path("/nowhere")}, "The password file /nowhere cannot be read: No such"),
         (
             {"url": "postgresql://owner@127.0.0.1:1/postgres"},
@@ -120,12 +111,15 @@ def test_a_slow_query_ends_at_its_deadline(keys: dict[str, Any]) -> None:
     assert says(problem_of(slow), "answered", "0.5")
 
 
-def test_a_silent_database_ends_at_the_deadline(keys: dict[str, Any]) -> None:
+def test_a_silent_database_ends_at_the_deadline(
+    keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(databases, "CONNECT_SECONDS", 1.0)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         held: list[socket.socket] = []
         threading.Thread(target=lambda: held.append(silent.accept()[0]), daemon=True).start()
         url = f"postgresql://owner@127.0.0.1:{silent.getsockname()[1]}/postgres"
-        assert "be reached" in problem_of({**keys, "url": url, "connect_seconds": 1})
+        assert "be reached" in problem_of({**keys, "url": url})
         for connection in held:
             connection.close()
 
@@ -263,7 +257,7 @@ def years(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_folder_of_parquet_files_is_read_like_one_of_csv_files(tmp_path: Path) -> None:
+def test_a_query_can_append_the_files_of_a_folder(tmp_path: Path) -> None:
     for name, start in (("a", 40), ("b", 60)):
         ages = list(range(start, start + 20))
         table = pa.table(
@@ -274,7 +268,8 @@ def test_a_folder_of_parquet_files_is_read_like_one_of_csv_files(tmp_path: Path)
             }
         )
         pyarrow.parquet.write_table(table, tmp_path / f"{name}.parquet")
-    found = load_patients(duckdb_site(source="duckdb", path=tmp_path), make_study())
+    query = "SELECT * FROM a UNION ALL BY NAME SELECT * FROM b ORDER BY age"
+    found = load_patients(duckdb_site(source="duckdb", path=tmp_path, query=query), make_study())
     assert found.rows[:, 0].tolist() == list(range(40, 80))
     assert found.targets.sum() == 20
 
@@ -292,16 +287,18 @@ def test_a_query_can_join_the_files_of_a_folder(tmp_path: Path) -> None:
     assert found.targets.tolist() == [1, 0, 1, 0]
 
 
-def test_the_only_table_of_a_database_needs_no_query(tmp_path: Path) -> None:
+def test_a_query_is_needed(tmp_path: Path) -> None:
+    with raises(ValidationError, "query"):
+        duckdb_site(path=tmp_path / "hospital.duckdb")
+
+
+def test_a_database_is_known_by_its_suffix(tmp_path: Path) -> None:
     path = tmp_path / "hospital.duckdb"
     with duckdb.connect(str(path)) as connection:
         connection.execute("CREATE TABLE patients (age INTEGER, sex VARCHAR, ill BOOLEAN)")
         connection.execute("INSERT INTO patients SELECT i, 'f', i % 2 = 0 FROM range(40, 60) t(i)")
-    found = load_patients(duckdb_site(path=path), make_study())  # told by its suffix
+    found = load_patients(duckdb_site(path=path, query="FROM patients"), make_study())
     assert found.rows[:, 0].tolist() == list(range(40, 60))
-    with duckdb.connect(str(path)) as connection:
-        connection.execute("CREATE TABLE visits (day DATE)")
-    assert says(duckdb_problem(path=path), "patients", "data.query")
 
 
 @pytest.mark.parametrize(
@@ -311,7 +308,7 @@ def test_the_only_table_of_a_database_needs_no_query(tmp_path: Path) -> None:
         ({"query": "SELECT * FROM '2019' WHERE age < 0"}, "gives no rows"),
         ({"query": "DROP VIEW a"}, "cannot be read: Parser Error"),
         ({"query": 'SELECT [1] AS age FROM "2019"'}, "column 'age' is of type list"),
-        ({"max_rows": 39}, "gives more than 39 rows"),
+        ({"query": "SELECT * FROM '2019'", "max_rows": 19}, "gives more than 19 rows"),
         (
             {"query": "SELECT sum(a.i * b.i) FROM range(10000000) a(i), range(10000000) b(i)"}
             | {"query_seconds": 0.5},
@@ -324,29 +321,14 @@ def test_missing_things_are_explained(years: Path, data: dict[str, Any], message
     assert message in duckdb_problem(source="duckdb", path=years, **data)
 
 
-def test_files_of_different_columns_are_not_thrown_together(years: Path) -> None:
-    (years / "2021.csv").write_text("age,gender,ill\n1,f,1\n")
-    message = duckdb_problem(source="duckdb", path=years)
-    assert says(message, "2021.csv", "2019.csv", "data.query")
-
-
 def test_a_folder_without_tables_and_a_path_to_nothing_are_explained(tmp_path: Path) -> None:
-    assert says(duckdb_problem(source="duckdb", path=tmp_path), "holds", ".parquet")
+    assert says(duckdb_problem(source="duckdb", path=tmp_path, query="FROM a"), "holds", ".parquet")
     absent = tmp_path / "absent"
-    assert says(duckdb_problem(source="duckdb", path=absent), "nothing", absent)
+    assert says(duckdb_problem(source="duckdb", path=absent, query="FROM a"), "nothing", absent)
     (tmp_path / "x.duckdb").write_text("not a database")
-    assert "cannot be" in duckdb_problem(path=tmp_path / "x.duckdb")
-    [finding] = duckdb_site(source="duckdb", path=absent).data.check()
+    assert "cannot be" in duckdb_problem(path=tmp_path / "x.duckdb", query="FROM a")
+    [finding] = duckdb_site(source="duckdb", path=absent, query="FROM a").data.check()
     assert finding.outcome == Severity.FAILED
-
-
-def test_what_a_folder_holds_beside_its_tables_is_told_of(years: Path) -> None:
-    (years / ".~lock.csv").write_text("left by an office program")
-    (years / "older").mkdir()
-    (years / "older/2018.csv").write_text(csv_of(range(20, 40)))
-    found = load_patients(duckdb_site(source="duckdb", path=years), make_study())
-    assert len(found.rows) == 40
-    assert says(found.notes, "2 files", years, "readme.md")
 
 
 def test_a_column_that_a_query_gives_twice_is_refused(years: Path) -> None:
@@ -399,22 +381,21 @@ def test_points_that_group_thousands_are_asked_about_in_a_query_too(tmp_path: Pa
 
 def test_lines_of_several_lengths_need_no_key(tmp_path: Path) -> None:
     (tmp_path / "p.csv").write_text("age,sex,ill\n40,f,1\n50,m,0,x\n60,f\n")
-    message = duckdb_problem(source="duckdb", path=tmp_path / "p.csv")
+    message = duckdb_problem(source="duckdb", path=tmp_path / "p.csv", query="FROM p")
     assert "separator" not in message
     assert says(message, "single column", "length")
 
 
-@pytest.mark.parametrize("query", [None, 'SELECT * FROM "export[1]"'])
-def test_a_files_name_is_no_pattern(tmp_path: Path, query: str | None) -> None:
+def test_a_files_name_is_no_pattern(tmp_path: Path) -> None:
     (tmp_path / "export1.csv").write_text("age\n40\n")  # which the pattern would fit
     (tmp_path / "export[1].csv").write_text("age\n50\n")
-    source = DuckdbFiles(path=tmp_path / "export[1].csv", query=query)
+    source = DuckdbFiles(path=tmp_path / "export[1].csv", query='FROM "export[1]"')
     assert (*source.read(["age"]).columns["age"].texts,) == ("50",)
 
 
-@pytest.mark.parametrize("query", [None, 'SELECT age, sex, ill FROM "a"'])
 @pytest.mark.parametrize("second", ["age", "Age"])
-def test_a_column_given_twice_is_refused(tmp_path: Path, query: str | None, second: str) -> None:
+def test_a_column_given_twice_is_refused(tmp_path: Path, second: str) -> None:
+    query = 'SELECT age, sex, ill FROM "a"'
     rows = "".join(f"{a};{a + 1};{'fm'[a % 2]};{a // 2 % 2}\n" for a in range(40, 60))
     (tmp_path / "a.csv").write_text(f"age;{second};sex;ill\n{rows}")
     message = "a.csv has the column 'age' more than once. Rename or remove the others."
@@ -428,13 +409,14 @@ def test_a_column_given_twice_is_refused(tmp_path: Path, query: str | None, seco
 def test_a_row_that_begins_with_a_hash_is_no_comment(tmp_path: Path) -> None:
     rows = [f"#{a},{a},{'fm'[a % 2]},{a // 2 % 2}" for a in range(40, 60)]
     (tmp_path / "a.csv").write_text("\n".join(["#a note", "#b", "id,age,sex,ill", *rows, ""]))
-    found = load_patients(duckdb_site(source="duckdb", path=tmp_path), make_study())
+    keys = {"source": "duckdb", "path": tmp_path, "query": "FROM a"}
+    found = load_patients(duckdb_site(**keys), make_study())
     assert found.rows[:, 0].tolist() == list(range(40, 60))
     (tmp_path / "a.csv").write_text("age,sex,ill\n30,f,0\n#40,m,1\n50,f,2\n#60,f,1\n#61,f,1\n")
-    assert says(duckdb_problem(source="duckdb", path=tmp_path), "'#40'", "row 2")
+    assert says(duckdb_problem(**keys), "'#40'", "row 2")
 
 
-@pytest.mark.parametrize("kind", ["view", "view of a query", "query", "file", "folder"])
+@pytest.mark.parametrize("kind", ["view", "query", "folder"])
 def test_another_run_reads_views_and_queries_again(tmp_path: Path, kind: str) -> None:
     export = tmp_path / "export" / "2019.csv"
     export.parent.mkdir()
@@ -445,11 +427,9 @@ def test_another_run_reads_views_and_queries_again(tmp_path: Path, kind: str) ->
     other = tmp_path / "other.csv"
     other.write_text("age\n40\n")
     sources: dict[str, dict[str, Any]] = {
-        "view": {"path": database},
-        "view of a query": {"path": database, "query": "SELECT * FROM patients"},
+        "view": {"path": database, "query": "FROM patients"},
         "query": {"path": other, "query": f"SELECT * FROM read_csv('{export}')"},
-        "file": {"path": export},
-        "folder": {"path": export.parent},
+        "folder": {"path": export.parent, "query": 'FROM "2019"'},
     }
     kept = KeptPatients(duckdb_site(source="duckdb", **sources[kind]))
     assert len(kept.of(make_study(), "first").rows) == 20

@@ -39,18 +39,6 @@ Canonical = Annotated[str, BeforeValidator(canonical)]
 ValueMap = dict[Canonical, Canonical]  # value in the data -> value in the study; "": missing
 
 
-class Recoding(Settings):
-    """One map for several columns of the study."""
-
-    columns: tuple[str, ...] = Field(
-        min_length=1, description="Columns of the study that the map holds for."
-    )
-    values: ValueMap = Field(
-        min_length=1,
-        description='Value in the data = value in the study. `""` makes a value missing.',
-    )
-
-
 def _from_factor(value: object) -> object:
     """Read `38.67` as `{factor = 38.67}`."""
     return {"factor": value} if isinstance(value, int | float) else value

@@ -195,8 +195,6 @@ def _declared(source: TableSource) -> Iterator[tuple[str, str]]:
     ):
         yield from ((where, name) for name in names)
     yield from ((f"[data.values.{name}]", name) for name in source.values)
-    for number, recoding in enumerate(source.recode, start=1):
-        yield from ((f"[[data.recode]], number {number},", name) for name in recoding.columns)
     yield from (("absent", name) for name in source.absent)
 
 

@@ -21,7 +21,6 @@ from erosion_client.dataset.column_values import DecimalMark, Limit
 from erosion_client.dataset.preparation import (
     Canonical,
     JoinedRows,
-    Recoding,
     TimeBetween,
     Unit,
     ValueMap,
@@ -58,11 +57,6 @@ class DataSource(Settings, ABC):
         min_length=1,
         description="Column in the data that identifies patients. Rows of one patient stay on "
         "one side of every split.",
-    )
-    duplicates: Literal["keep", "drop"] = Field(
-        default="keep",
-        description='Rows that repeat another one exactly: `"keep"` (on one side of every split) '
-        'or `"drop"`.',
     )
 
     @model_validator(mode="after")
@@ -131,9 +125,6 @@ class TableSource(DataSource):
         description='Mark between groups of three digits: `","`, `"."`, `"\'"` or `" "`. Left '
         "out: there is none; it is never guessed, because 1,234 could be either number.",
     )
-    recode: tuple[Recoding, ...] = Field(
-        default=(), description="Maps of values that several columns share."
-    )
     units: dict[str, Unit] = Field(
         default_factory=dict,
         description="For a number of the study: the factor from the data's unit to the study's, "
@@ -187,12 +178,8 @@ class TableSource(DataSource):
         return self.decimal
 
     def value_map(self, column: str) -> ValueMap:
-        """Return the meaning of the data's values for a column; its own map comes first."""
-        shared: ValueMap = {}
-        for recoding in self.recode:
-            if column in recoding.columns:
-                shared |= recoding.values
-        return {**shared, **self.values.get(column, {})}
+        """Return the meaning of the data's values for a column."""
+        return self.values.get(column, {})
 
     def needed(self, column: str) -> tuple[str, ...]:
         """Return the columns in the data that a study's column is read from."""
@@ -213,8 +200,7 @@ class TableSource(DataSource):
             return self._named(wanted)
         assert self.patient is not None
         needed = [self.patient, *filter(None, [self.rows.event_column])]
-        named = dict.fromkeys([*self.values, *(n for r in self.recode for n in r.columns)])
-        meant = {local: self.value_map(name) for name in named for local in self.needed(name)}
+        meant = {local: each for name, each in self.values.items() for local in self.needed(name)}
         table = joined(
             self._named([*wanted, *needed]),
             self.rows,

@@ -1,7 +1,6 @@
 """Patients in a database through SQLAlchemy, or in DuckDB's, Parquet and CSV files."""
 
 import glob
-import os
 import re
 import stat
 from collections.abc import Collection, Iterator
@@ -27,7 +26,6 @@ from erosion_client.dataset.sources.data_source import (
     TableSource,
     check_query,
     entries_of,
-    files_below,
     is_there,
     lacks_package,
     revision_of,
@@ -41,7 +39,6 @@ from erosion_client.finding import Finding, failed_by, ok, warning
 from erosion_common.errors import DataError
 from erosion_common.support.files import read_named
 from erosion_common.support.software import install_command
-from erosion_common.support.text import some
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -50,6 +47,7 @@ if TYPE_CHECKING:
 
 
 BATCH_ROWS = 5_000  # fetched at a time
+CONNECT_SECONDS = 10.0
 SECRET = re.compile(
     r"://[^:/]*:[^@]*@"  # SQLAlchemy's name of the password
     r"|(password|passwd|passphrase|pwd|token|secret)=",  # for the driver, after the ?
@@ -76,12 +74,6 @@ class SqlQuery(TableSource):
     password_file: Path | None = Field(
         default=None, description="File that holds the password and nothing else."
     )
-    password_variable: str | None = Field(
-        default=None, description="Environment variable that holds the password."
-    )
-    connect_seconds: float = Field(
-        default=10.0, gt=0, le=600, description="Seconds that connecting may take."
-    )
     query_seconds: float = Field(
         default=300.0, gt=0, le=86_400, description="Until the last row has come."
     )
@@ -93,14 +85,9 @@ class SqlQuery(TableSource):
     def _password_apart(self) -> Self:
         # Not in the field's validator: messages about a field quote its value.
         if SECRET.search(unquote(self.url)):
-            raise ValueError(
-                "url holds a password; leave it out there, and name password_file or"
-                " password_variable"
-            )
+            raise ValueError("url holds a password; leave it out there, and name password_file")
         if "://" not in self.url:
             raise ValueError("url must be written like postgresql://reader@host:5432/database")
-        if self.password_file is not None and self.password_variable is not None:
-            raise ValueError("password_file and password_variable are both given; keep one")
         return self
 
     def beside(self, folder: Path) -> Self:
@@ -207,7 +194,7 @@ class SqlQuery(TableSource):
             if url.drivername == "postgresql+psycopg":
                 limit = int(self.query_seconds * 1000)
                 connect = {
-                    "connect_timeout": max(int(self.connect_seconds), 1),
+                    "connect_timeout": max(int(CONNECT_SECONDS), 1),
                     "options": f"-c statement_timeout={limit} -c default_transaction_read_only=on",
                 }
             return create_engine(url, poolclass=NullPool, connect_args=connect)
@@ -239,13 +226,6 @@ class SqlQuery(TableSource):
         return url.set(password=password) if password else url
 
     def _password(self) -> str | None:
-        if self.password_variable is not None:
-            if self.password_variable not in os.environ:
-                raise DataError(
-                    f"The environment has no variable {self.password_variable}",
-                    remedy="Set it to the database's password where the client starts.",
-                )
-            return os.environ[self.password_variable]
         if self.password_file is None:
             return None
         try:
@@ -261,9 +241,9 @@ class SqlQuery(TableSource):
         from sqlalchemy.exc import SQLAlchemyError
 
         try:
-            return within(self.connect_seconds, engine.connect, lambda: None)
+            return within(CONNECT_SECONDS, engine.connect, lambda: None)
         except TimeoutError:
-            reason = f"no answer within {self.connect_seconds:g} s"
+            reason = f"no answer within {CONNECT_SECONDS:g} s"
         except (SQLAlchemyError, *DRIVER_ERRORS) as problem:
             reason = self._reason(problem)
         raise DataError(
@@ -304,21 +284,15 @@ NO_COMMENTS = "comment = ''"  # else a row that begins with # may be read as one
 class DuckdbFiles(OnDisk, TableSource):
     """A DuckDB database file, one Parquet or CSV file, or a folder of such files.
 
-    In a query, each file of a folder is a table with the file's name without the suffix. Without a
-    query, the rows of all files of the folder are read; they must have the same columns.
+    In the query, each file is a table with the file's name without the suffix.
     """
 
     source: Literal["duckdb"] = "duckdb"
     path: Path = Field(
-        description="A DuckDB database, one Parquet or CSV file, or a folder of them. In a query "
-        "each file of a folder is a table, by its name without the suffix."
+        description="A DuckDB database, one Parquet or CSV file, or a folder of them. In the query "
+        "each file is a table, by its name without the suffix."
     )
-    query: str | None = Field(  # one SELECT
-        default=None,
-        min_length=1,
-        description="One SELECT statement. Left out: all rows of all files, which must have the "
-        "same columns.",
-    )
+    query: str = Field(min_length=1, description="One SELECT.")
     query_seconds: float = Field(
         default=300.0,
         gt=0,
@@ -330,12 +304,11 @@ class DuckdbFiles(OnDisk, TableSource):
     )
 
     def revision(self) -> str | None:
-        """Return the revision of the files; None where a query or a view may read other ones."""
-        is_database = self.path.suffix.lower() not in READERS and not self.path.is_dir()
-        return None if self.query or is_database else revision_of(self.path)
+        """Return None: a query or a view may read other files."""
+        return None
 
     def read_rows(self, wanted: Collection[str]) -> TextTable:
-        """Read the wanted columns of the query's rows, or of all files."""
+        """Read the wanted columns of the query's rows."""
         try:
             import duckdb
         except ModuleNotFoundError:
@@ -394,26 +367,13 @@ class DuckdbFiles(OnDisk, TableSource):
             )
         return files
 
-    def _not_read(self) -> Iterator[str]:
-        """Yield a note of other files in the folder that may be intended as data."""
-        if not self.path.is_dir():
-            return
-        read = set(self._files())
-        others = [str(f.relative_to(self.path)) for f in files_below(self.path) if f not in read]
-        shown = [name for name in others if not Path(name).name.startswith(".")]
-        if shown:
-            yield f"{len(shown)} files in {self.path} are not read: {some(shown)}"
-
     def _rows(self, connection: "DuckDBPyConnection", wanted: set[str]) -> TextTable:
         for file in self._files():
             # DuckDB would rename a second column age to age_1, and confuses age and Age.
             distinct(file, [name.lower() for name in _header(connection, file)])
-        query = self.query or self._union(connection)
-        if self.query:
-            for file in self._files():
-                reader = self._typed_reader(connection, file)
-                connection.execute(f"CREATE VIEW {_named(file.stem)} AS SELECT * FROM {reader}")
-        query = query.strip().rstrip(";")
+            reader = self._typed_reader(connection, file)
+            connection.execute(f"CREATE VIEW {_named(file.stem)} AS SELECT * FROM {reader}")
+        query = self.query.strip().rstrip(";")
         # On separate lines, because a query may end in a comment.
         limited = connection.sql(f"SELECT * FROM (\n{query}\n) LIMIT {self.max_rows + 1}")
         names = connection.sql(query).columns  # of the SELECT that it is known to be now
@@ -421,14 +381,7 @@ class DuckdbFiles(OnDisk, TableSource):
         table: pa.Table = limited.to_arrow_table()
         check_query(self.describe(), names, table.num_rows, self.max_rows)
         header, columns = text_columns(table, wanted)
-        return whole_table(
-            self.describe(),
-            header,
-            columns,
-            wanted,
-            table.num_rows,
-            notes=() if self.query else tuple(self._not_read()),
-        )
+        return whole_table(self.describe(), header, columns, wanted, table.num_rows)
 
     def _typed_reader(self, connection: "DuckDBPyConnection", file: Path) -> str:
         """Return DuckDB's function for the file; a CSV's columns have the type of all their lines.
@@ -447,33 +400,6 @@ class DuckdbFiles(OnDisk, TableSource):
                 raise DataError(f"column {name}: {GROUPED}", where=f"Data file {file}")
         types = ", ".join(f"{_literal(name)}: '{kind}'" for name, kind in kinds.items())
         return f"{reader[:-1]}, types = {{{types}}})"
-
-    def _union(self, connection: "DuckDBPyConnection") -> str:
-        """Return all rows of all files, or of a database's only table. Raises DataError."""
-        files = self._files()
-        if not files:
-            tables = [row[0] for row in connection.execute("SHOW TABLES").fetchall()]
-            if len(tables) != 1:
-                raise DataError(
-                    f"{self.describe()} has the tables {', '.join(tables) or '(none)'}",
-                    remedy="Write data.query, a SELECT.",
-                )
-            return f"SELECT * FROM {_named(tables[0])}"
-        selects = [f"SELECT * FROM {_reader(file, as_text=True)}" for file in files]
-        headers = [
-            [row[0] for row in connection.execute(f"DESCRIBE {select}").fetchall()]
-            for select in selects
-        ]
-        for file, header in zip(files, headers, strict=True):
-            if set(header) != set(headers[0]):
-                differing = sorted(set(header) ^ set(headers[0]))
-                raise DataError(
-                    f"{file.name} and {files[0].name} differ in the columns"
-                    f" {', '.join(differing[:10])}",
-                    where=self.describe(),
-                    remedy="Write data.query to say how the files belong together.",
-                )
-        return "\nUNION ALL BY NAME\n".join(selects)
 
 
 def _reader(file: Path, *, as_text: bool = False, decimal: DecimalMark | None = None) -> str:
