@@ -57,7 +57,7 @@ class Patients:
     num_recorded: int = 0  # rows or images in the source, those that are left out included
     num_unreadable: int = 0  # files among these that are left out because they cannot be read
     num_incomplete: int = 0  # patients with rows among these left out, because a value is missing
-    num_repeated: int = 0  # patients with rows that equal an earlier one, left out or not
+    num_repeated: int = 0  # patients with rows that equal an earlier one
 
     @property
     def num_patients(self) -> int:
@@ -126,7 +126,7 @@ def _load_table(source: TableSource, task: TabularTask, split_column: str | None
         table.num_rows,
         num_incomplete=checked.num_incomplete,
     )
-    return _grouped(source, read, lambda row: table.place(int(checked.places[row])), "rows")
+    return _grouped(read, lambda row: table.place(int(checked.places[row])), "rows")
 
 
 def _labels_of_table(
@@ -161,7 +161,7 @@ def _load_images(source: ImageSource, task: ImageTask, records: Path | None) -> 
         len(found.images) + len(found.left_out),
         len(found.left_out),
     )
-    return _grouped(source, read, found.places.__getitem__, "images")
+    return _grouped(read, found.places.__getitem__, "images")
 
 
 def _listed(problems: Sequence[str], records: Path | None) -> str:
@@ -175,40 +175,18 @@ def _listed(problems: Sequence[str], records: Path | None) -> str:
     return f"\n  all {len(problems)} are listed in {records / LIST}"
 
 
-def _grouped(
-    source: DataSource, read: Patients, place: Callable[[int], str], what: str
-) -> Patients:
+def _grouped(read: Patients, place: Callable[[int], str], what: str) -> Patients:
     """Return the rows with ties to one patient; `place` and `what`: people's names for them."""
     found = same_patient(read.rows, read.targets, read.keys)
-    notes = list(read.notes)
-    kept: slice | NDArray[np.int64] = slice(None)
+    notes = read.notes
     if len(found.exact):
         action = "kept on one side of the split" if read.is_test is None else "kept"
-        if source.duplicates == "drop":
-            action = "dropped"
-            kept = np.setdiff1d(np.arange(len(read.rows)), found.exact)
-        notes.append(
+        notes += (
             f"{_number(found.exact, what)} the same as another one, {action}:"
-            f" {some(map(place, found.exact.tolist()))}"
+            f" {some(map(place, found.exact.tolist()))}",
         )
-    if len(found.near):
-        notes.append(
-            f"{_number(found.near, what)} nearly the same as another one:"
-            f" {some(map(place, found.near.tolist()))}; if they are of one patient, let"
-            " a patient key say so"
-        )
-    return replace(
-        read,
-        rows=read.rows[kept],
-        targets=read.targets[kept],
-        groups=np.unique(found.groups[kept], return_inverse=True)[1],
-        notes=tuple(notes),
-        is_test=None if read.is_test is None else read.is_test[kept],
-        row_hashes=None if read.row_hashes is None else read.row_hashes[kept],
-        keys=None if read.keys is None else read.keys[kept],
-        labels=read.labels[kept],
-        num_repeated=len(np.unique(found.groups[found.exact])),
-    )
+    repeated = len(np.unique(found.groups[found.exact]))
+    return replace(read, groups=found.groups, notes=notes, num_repeated=repeated)
 
 
 def _number(rows: NDArray[np.int64], what: str) -> str:
