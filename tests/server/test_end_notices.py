@@ -9,7 +9,6 @@ import pytest
 from flwr.app import Context, Message, RecordDict
 from flwr.serverapp import Grid, ServerApp
 
-from erosion_client.connection import agent as agent_module
 from erosion_client.connection.agent import Agent, Until
 from erosion_client.connection.credentials import credentials_for
 from erosion_client.connection.site_link import LostLink, SiteLink
@@ -229,9 +228,8 @@ class Site:
 
 @pytest.mark.parametrize("in_queue", [False, True])
 def test_a_site_that_is_busy_as_its_study_ends_hears_of_it_afterwards(
-    monkeypatch: pytest.MonkeyPatch, in_queue: bool
+    in_queue: bool,
 ) -> None:
-    monkeypatch.setattr(agent_module, "LOST_SECONDS", 1.0)
     begun, done = threading.Event(), threading.Event()
     link = Link("127.0.0.1:0")
     link.start()

@@ -214,10 +214,7 @@ def _client_arguments(parser: argparse.ArgumentParser) -> None:
         "--until-study-ends",
         action="store_true",
         help="end when a study that this site took part in has ended (default: wait for the next"
-        " one). After a study that it declined, or came too late for, it ends once the coordinator"
-        " has gone. If the coordinator is out of reach for 10 minutes, so that the site may have"
-        " missed the end, it ends with an error (--give-up-seconds sets that time, and then holds"
-        " before a study, too)",
+        " one); with --give-up-seconds also where it may have missed the end",
     )
     add_supervised(parser)
 

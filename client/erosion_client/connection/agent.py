@@ -91,8 +91,6 @@ class Outage:
         return random.uniform(FIRST_RETRY_SECONDS / 2, longest)
 
 
-GONE_SECONDS = 60.0  # out of reach after a study without this site: no study is to come
-LOST_SECONDS = 600.0  # out of reach since a study without a received end notice
 LOOK_SECONDS = 0.2  # how soon a stop is noticed
 MOST_RUNS = 1000  # runs that have not ended
 _OF_COLUMNS = (wire.DESCRIBE, wire.SUMMARY)  # long where an approved study has many of them
@@ -104,9 +102,7 @@ class Until:
     """When a site ends without being stopped; by default never."""
 
     give_up_seconds: float | None = None  # the coordinator was out of reach for so long
-    study_ends: bool = False  # a study that this site took part in has ended; or one that it
-    # declined, or came too late for, and the coordinator has gone since; or it was asked about one,
-    # and the coordinator has gone for so long that it may have missed the end
+    study_ends: bool = False  # a study that this site took part in has ended
 
 
 class Agent:
@@ -179,8 +175,9 @@ class Agent:
                 logger.warning("%s; trying again", said)
                 for watcher in self._watchers:
                     watcher.disconnected(said)
-            if self._gives_up(sentence, outage.seconds, remedy):
-                return
+            longest = self._until.give_up_seconds
+            if longest is not None and outage.seconds >= longest:
+                raise LinkError(f"{sentence}. Gave up after {outage.seconds:.0f} s.{remedy}")
             self.stop.wait(outage.next_pause())
 
     def _wait_until_ready(self, problem: NotReady) -> None:
@@ -219,23 +216,6 @@ class Agent:
             self._serve(connection)
         finally:
             outage.disconnected(since, was_used=self._has_answered)
-
-    def _gives_up(self, why: str, out_of_reach: float, remedy: str) -> bool:
-        """Return whether no other study is to come; LinkError where that took too long."""
-        is_over = self._has_heard_an_end and not any(self._takes_part.values())
-        if is_over and out_of_reach >= GONE_SECONDS:
-            logger.info("no other study is to come: %s", why)
-            return True
-        longest, missed = self._until.give_up_seconds, ""
-        if longest is None and self._until.study_ends and self._takes_part:
-            longest = LOST_SECONDS
-            missed = (
-                " The study that this site was asked about may have ended meanwhile: ask the"
-                " coordinator, and start this site again if it continues."
-            )
-        if longest is not None and out_of_reach >= longest:
-            raise LinkError(f"{why}. Gave up after {out_of_reach:.0f} s.{missed}{remedy}")
-        return False
 
     def _serve(self, connection: SiteLink) -> None:
         once_a_day, expires = expiry.OnceADay(), connection.welcome.expires
