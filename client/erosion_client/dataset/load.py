@@ -19,8 +19,8 @@ from erosion_client.dataset.sources.data_source import (
     unchanged,
 )
 from erosion_client.dataset.sources.labelled_images import FaultyImagesError
-from erosion_client.dataset.study_columns import codes_of, columns_of, study_column_names
-from erosion_client.dataset.table_contract import candidates, check_table, missing_columns
+from erosion_client.dataset.study_columns import codes_of, columns_of
+from erosion_client.dataset.table_contract import check_table
 from erosion_client.dataset.text_table import TextTable
 from erosion_client.site_file import Site
 from erosion_client.training.kept_state import OF_A_RUN, KeptState, Moment, StateKey
@@ -107,10 +107,6 @@ def _load_table(source: TableSource, task: TabularTask, split_column: str | None
     wanted = columns_of(task, source, split_column=split_column)
     codes = codes_of(task, source)
     table = source.read(wanted, codes)
-    names = study_column_names(task, split_column=split_column)
-    missing = missing_columns(table, names, source)
-    if missing and (asked := candidates(table, missing)):
-        table = source.read([*wanted, *asked], codes)  # so that their values can be inspected
     checked = check_table(table, task, source, split_column=split_column)
     labels, label_word = _labels_of_table(source, table, checked.places)
     read = Patients(

@@ -16,7 +16,6 @@ from erosion_client.dataset.load import KeptPatients, Patients
 from erosion_client.dataset.preprocessing import (
     image_inputs,
     notes_of_cut,
-    placed,
     stand_ins,
     table_inputs,
 )
@@ -30,13 +29,12 @@ from erosion_common.learning.local_work import PatientCounts
 from erosion_common.learning.models import build_model, flat_parameters, shapes_digest
 from erosion_common.learning.trainable import named_trained_parameters
 from erosion_common.protocol.messages import FeatureSums, ModelShape, Scaling, Summary
-from erosion_common.protocol.scaling import CUT, NOT_FOUND, pool
+from erosion_common.protocol.scaling import CUT, pool
 from erosion_common.settings.names import LARGEST_FIGURE
 from erosion_common.study.sections import Fold
 from erosion_common.study.study import Study
-from erosion_common.tasks.features import Feature, NumberFeature
+from erosion_common.tasks.features import Feature
 from erosion_common.tasks.inputs import ImageTask, TabularTask, stands_in
-from erosion_common.tasks.preparations import prepared
 from erosion_common.tasks.task import Floats, Targets, as_tensor
 
 
@@ -135,7 +133,6 @@ class LocalDataset:
             numbers, groups = rows.astype(np.float64, copy=False), patients.groups[training]
             is_told = self._tells_sums(site.name)
             self.sums = cells.sums(task, numbers, groups, is_disclosed=is_told)
-        self.notes += tuple(self._unscaled())
         keys = None if patients.keys is None else patients.keys[training]
         hashes = None if patients.row_hashes is None else patients.row_hashes[training]
         num_samples, num_identified, self._told_patients = cells.numbers(
@@ -396,17 +393,6 @@ class LocalDataset:
         patients = np.concatenate([self.split.training, self.split.test])
         rows = self._patients.rows[patients].astype(np.float64, copy=False)
         yield from notes_of_cut(task, rows, scaling, CUT)
-        if (own := self.own_scaling) is None:
-            return
-        columns = [feature.name for feature in task.features for _ in range(task.width(feature))]
-        deviations = zip(columns, scaling.deviation, own.deviation, strict=False)
-        for name, deviation, own_deviation in deviations:
-            if deviation == NOT_FOUND and own_deviation != NOT_FOUND:
-                yield (
-                    f"{name}: has a deviation here, and none by the patients that it is scaled by."
-                    f" It is not scaled, and values further than {CUT.unscaled:g} from the mean are"
-                    " cut"
-                )
 
     def _tells_sums(self, name: str) -> bool:
         """Return whether the coordinator receives the sums, or what follows from them."""
@@ -416,26 +402,6 @@ class LocalDataset:
         if name == study.user and study.scaling == "none":
             return stands_in(study.task, scaled=False)
         return name == study.user or study.sends_sums(name)
-
-    def _unscaled(self) -> Iterator[str]:
-        """Yield a note of columns without a disclosable deviation, though their values differ."""
-        task, own = self.study.task, self.own_scaling
-        if own is None or not isinstance(task, TabularTask) or self.study.scaling == "none":
-            return
-        cut_from: dict[str, list[str]] = {}
-        rows = self._patients.rows[self.split.training]
-        for (feature, start), values in zip(placed(task), rows.T, strict=True):
-            known = prepared(feature, values[~np.isnan(values)])
-            found = own.deviation[start] != NOT_FOUND
-            if isinstance(feature, NumberFeature) and not found and len(np.unique(known)) > 1:
-                mean = "the mean" if self.sums and self.sums.count[start] else "0, as the mean,"
-                cut_from.setdefault(mean, []).append(feature.name)
-        for mean, names in cut_from.items():
-            yield (
-                f"{', '.join(names)}: too few patients have a value, or one that differs, for a"
-                " deviation (limits.min_cell). Where these patients alone scale a column, it is not"
-                f" scaled, and values further than {CUT.unscaled:g} from {mean} are cut"
-            )
 
     @cached_property
     def own_scaling(self) -> Scaling | None:

@@ -57,14 +57,6 @@ Unit = Annotated[
 ]
 
 
-def _quoted_date(value: object) -> object:
-    """Accept a quoted date: TOML writes dates without quotes."""
-    try:
-        return date.fromisoformat(value) if isinstance(value, str) else value
-    except ValueError:
-        return value
-
-
 def _one_form(value: str) -> str:
     """Return a format that reads the date it writes: not two of them, as in a draft."""
     day = datetime(2000, 12, 31)
@@ -91,7 +83,6 @@ class TimeBetween(Settings):
     )
     end: Annotated[
         str | date,
-        BeforeValidator(_quoted_date, json_schema_input_type=str | date),
         Field(
             description="Column in the data with the second date, or one date for everybody, such "
             "as 2024-12-31."

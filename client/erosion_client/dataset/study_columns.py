@@ -81,15 +81,6 @@ def _for_typed(text: TextColumn, plain: Parse, written: Parse) -> Parse:
     return (lambda t: plain(t) if t in typed else written(t)) if typed else written
 
 
-def study_column_names(
-    task: TabularTask, *, with_target: bool = True, split_column: str | None
-) -> list[str]:
-    """Return the study's own names: features first, then the target, then that of a given split."""
-    features = [feature.name for feature in task.features]
-    targets = [column.name for column in task.target_columns] if with_target else []
-    return [*features, *targets, *([split_column] if split_column else [])]
-
-
 def columns_of(
     task: TabularTask,
     source: TableSource,
@@ -98,7 +89,8 @@ def columns_of(
     split_column: str | None = None,
 ) -> list[str]:
     """Return the data's own names of the columns to read."""
-    names = study_column_names(task, with_target=with_target, split_column=split_column)
+    columns = [*task.features, *(task.target_columns if with_target else ())]
+    names = [*(column.name for column in columns), *([split_column] if split_column else [])]
     needed = [local for name in names for local in source.needed(name)]
     return needed if source.patient is None else [*needed, source.patient]
 
@@ -153,7 +145,7 @@ def check_maps(
     table: TextTable, source: TableSource, columns: dict[str, StudyColumn], unasked: Collection[str]
 ) -> Findings:
     """Check every declaration against the study's columns and the table's values."""
-    problems, notes = found = list[str](), list[str]()
+    problems, notes = list[str](), list[str]()
     for where, name in _declared(source):
         if name in columns or name in unasked:
             continue
@@ -169,7 +161,7 @@ def check_maps(
     for name, column in columns.items():
         is_read = column.text is not None and name not in source.derive
         if is_read and (meant := source.value_map(name)):
-            _check_values(name, column, meant, found)
+            notes.extend(_notes_of_map(name, column, meant))
     for name in source.absent:
         if name in columns and not columns[name].can_be_absent:
             problems.append(
@@ -182,7 +174,7 @@ def check_maps(
                 f"absent names {name!r}, and there is such a column; remove it from absent, or"
                 " rename the column if it is another one"
             )
-    return found
+    return problems, notes
 
 
 def _declared(source: TableSource) -> Iterator[tuple[str, str]]:
@@ -214,28 +206,16 @@ def _read_twice(source: TableSource, columns: dict[str, StudyColumn]) -> Iterato
             )
 
 
-def _check_values(name: str, column: StudyColumn, meant: dict[str, str], found: Findings) -> None:
-    problems, notes = found
+def _notes_of_map(name: str, column: StudyColumn, meant: dict[str, str]) -> Iterator[str]:
     texts = {canonical(text) for text in column.text.texts} if column.text else set()
     for value, one, other in () if isinstance(column.of, NumberFeature) else _merged(meant, texts):
-        notes.append(
+        yield (
             f"column {name}: {one!r} and {other!r} are both read as {value!r}, by the map for it;"
             " correct it, if they are two"
         )
-    if any(key in texts for key in meant):
-        return
-    # Texts that the study understands without the map: the map's left sides, if it is reversed.
-    understood = [key for key in meant if not isinstance(column.plain(key), Fault)]
-    if len(understood) == len(meant) and any(value in texts for value in meant.values() if value):
-        left, right = next((key, value) for key, value in meant.items() if value in texts)
-        problems.append(
-            f"the map for {name} is the wrong way round: what the data hold goes to the left, what"
-            f' the study calls it to the right, such as "{right}" = "{left}"'
-        )
-    else:
-        notes.append(
-            f"no value that is mapped for {name} ({', '.join(list(meant)[:5])}) is in the data"
-        )
+    if not any(key in texts for key in meant):
+        listed = ", ".join(list(meant)[:5])
+        yield f"no value that is mapped for {name} ({listed}) is in the data"
 
 
 def _merged(meant: dict[str, str], texts: set[str]) -> Iterator[tuple[str, str, str]]:

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from erosion_client.dataset.column_values import (
     GROUPED,
-    LIMIT,
     MISSING_MARKERS,
     REFUSED,
     Fault,
@@ -48,7 +47,6 @@ MAX_PROBLEMS = 30  # a message longer than a screen is not read
 SHOWN_VALUES = 3  # examples of each problem
 SHOWN_CODES = 8  # values listed of a column that lie far from all others
 ALIKE = 0.8  # similarity of two columns' names, from 0 to 1, worth asking about
-MOST_UNFIT = 0.05  # of the values of such a column
 FEWEST_FOR_TYPICAL = 20  # values needed to compare their median with the study's `typical`
 FEWEST_BARE = 5  # rows without nearly any feature that are worth a note
 UNTYPICAL = 2.0  # widths of `typical` to the median; 3.4 deviations of a normal distribution
@@ -172,16 +170,6 @@ def _side_by_side(
     return rows
 
 
-def missing_columns(table: TextTable, names: Sequence[str], source: TableSource) -> list[str]:
-    """Return the missing columns in the data that those of the study need."""
-    return [local for name in names for local in source.needed(name) if local not in table.header]
-
-
-def candidates(table: TextTable, missing: Sequence[str]) -> list[str]:
-    """Return columns with names similar to those of missing ones."""
-    return [name for name in table.header if any(_alike(name, wanted) for wanted in missing)]
-
-
 def _alike(name: str, other: str) -> bool:
     one, two = (re.sub(r"[\W_]+", "", text.casefold()) for text in (name, other))
     return difflib.SequenceMatcher(None, one, two).ratio() >= ALIKE
@@ -201,8 +189,11 @@ class _TableCheck:
         """Note columns that are missing."""
         header, found = self.table.header, len(self.problems)
         for name in self.study:
-            for local in missing_columns(self.table, [name], self.source):
-                self.problems.append(self._missing_column(name, local))
+            self.problems += [
+                self._missing_column(name, local)
+                for local in self.source.needed(name)
+                if local not in header
+            ]
         mark = next((mark for mark in ";\t|," if mark in "".join(header[:1])), None)
         if len(self.problems) > found and len(header) == 1 and mark:
             shown = "\\t" if mark == "\t" else mark
@@ -305,7 +296,6 @@ class _TableCheck:
             self.problems.append(f"column {name}: {GROUPED}")
         self._typical(of, values)
         self._unit(of)
-        self._limits(name, column)
         x, rows = np.unique(values[~np.isnan(values)], return_counts=True)
         mixed = mixed_units(name, x, rows)
         if mixed is not None:
@@ -337,16 +327,6 @@ class _TableCheck:
                 f" {toml_key(name)} = FACTOR"
             )
 
-    def _limits(self, name: str, column: TextColumn) -> None:
-        """Note how many values beyond a limit are read as what the site file declares."""
-        if (limit := self.source.limits.get(name)) is None:
-            return
-        found = [i for i, text in enumerate(column.texts) if LIMIT.fullmatch(text)]
-        rows = int(np.isin(column.codes, found).sum())
-        read = "half of it below, and as it above" if limit == "half" else "the limit"
-        if rows:
-            self.notes.append(f"column {name}: {rows} values beyond a limit are read as {read}")
-
     def _unit(self, of: NumberFeature) -> None:
         """Note where a column's header has another unit than the study."""
         name, local = of.name, self.source.local_name(of.name)
@@ -368,13 +348,10 @@ class _TableCheck:
                 f" [data.derive.{toml_key(name)}]"
             )
         mapped = f" (the site file calls it {local!r})" if local != name else ""
-        near = [found for found in candidates(self.table, [local]) if self._fits(name, found)]
+        read = {self.source.local_name(other) for other in self.study}
+        near = [each for each in self.table.header if _alike(each, local) and each not in read]
         example = near[0] if near else "ITS NAME IN THE FILE"
-        question = (
-            f". Is it {' or '.join(map(repr, near))}? The values would fit, but only you can know;"
-            if near
-            else "; add it,"
-        )
+        question = f". Is it {' or '.join(map(repr, near))}?" if near else "; add it,"
         remedy = "if so," if near else "or"
         listed = json.dumps([name], ensure_ascii=False)
         absent = f"; if you do not record it, write absent = {listed} under [data]"
@@ -382,17 +359,6 @@ class _TableCheck:
             f"column {name}{mapped} is missing{question} {remedy} write {toml_key(name)} ="
             f' "{example}" under [data.columns]{absent if self.study[name].can_be_absent else ""}'
         )
-
-    def _fits(self, name: str, found: str) -> bool:
-        """Return whether nearly all values of a column of the file fit a column of the study."""
-        column = self.table.columns.get(found)
-        if column is None or found in {self.source.local_name(other) for other in self.study}:
-            return False
-        numbers = [self.study[name].parse(text) for text in column.texts]
-        good = [not isinstance(n, Fault) and not math.isnan(n) for n in numbers]
-        bad = [isinstance(n, Fault) for n in numbers]
-        times = np.bincount(column.codes, minlength=len(numbers))
-        return bool(times[good].sum() > 0 and times[bad].sum() <= MOST_UNFIT * times.sum())
 
     def _faulty_values(
         self, name: str, column: TextColumn, fault: Fault, rows: NDArray[np.int64]

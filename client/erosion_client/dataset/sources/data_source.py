@@ -59,17 +59,6 @@ class DataSource(Settings, ABC):
         "one side of every split.",
     )
 
-    @model_validator(mode="after")
-    def _one_column_each(self) -> Self:
-        for local in dict.fromkeys(self.columns.values()):
-            names = [name for name, mapped in self.columns.items() if mapped == local]
-            if len(names) > 1:
-                raise ValueError(
-                    f"columns: {' and '.join(names)} are both read from {local!r}; correct one, or"
-                    " write it under absent if it is a feature that the data do not have"
-                )
-        return self
-
     def local_name(self, column: str) -> str:
         """Return the hospital's name of a study's column."""
         return self.columns.get(column, column)
