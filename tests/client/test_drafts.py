@@ -359,13 +359,12 @@ def test_a_draft_that_could_not_be_sent_says_so(
     assert says(capsys.readouterr().out, "1 columns", "message")
 
 
-def test_a_limit_is_never_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_limit_is_never_missing(tmp_path: Path) -> None:
     cells = [
         *("<0.05" if i % 3 == 0 else f"{0.1 + i % 37 / 10:.1f}" for i in range(90)),
         *("> 9", "1.3 (haem.)", "2.1 ng/ml", "undetectable", "typo"),
     ]
     study = drafted(tmp_path, column("troponin", cells), "ill")
-    assert says(capsys.readouterr().out, "troponin", "'<0.05'", "31 of 95")
     site = site_of(tmp_path)
     text = site.read_text(encoding="utf-8")
     missing = [line for line in text.splitlines() if line.endswith('""') or '= ""  #' in line]
@@ -656,15 +655,12 @@ def test_a_point_in_codes(tmp_path: Path) -> None:
     assert [profile.thousands for profile in found] == [",", "", ""]
 
 
-def test_points_may_group_thousands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_points_may_group_thousands(tmp_path: Path) -> None:
     rows = "".join(
         f"{4 + i % 5}.{101 + 7 * i % 899};{i * 37 % 900};{10 + i % 7},5;{i % 2}\n"
         for i in range(60)
     ).replace(";0;", ";1.000;")
     study = drafted(tmp_path, "cells;crp;hb;ill\n" + rows, "ill")
-    told = capsys.readouterr().out
-    for name in ("cells", "crp"):
-        assert says(told, name, '"."')
     path = site_of(tmp_path)
     path.write_text(path.read_text().replace("# ? thousands", "thousands"))
     assert load_patients(load_site(path), study).rows[0].tolist() == [4101, 1000, 10.5]
@@ -758,15 +754,12 @@ def spelt_table() -> str:
     return "age,died,smokes,grade,days\n" + rows
 
 
-def test_spellings_become_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_spellings_become_one(tmp_path: Path) -> None:
     study = drafted(tmp_path, spelt_table(), "died")
     assert [label.name for label in getattr(study.task, "classes")] == ["no", "Yes"]  # noqa: B009
     found = {f.name: f.categories for f in features_of(study) if isinstance(f, CategoryFeature)}
     assert {text.casefold() for text in found["grade"]} == {"mid", "high", "low"}
     assert {text.casefold() for text in found["smokes"]} == {"no", "ja"}
-    told = capsys.readouterr().out
-    assert says(told, "'No'", "'no'", "'Yes'")
-    assert says(told, '"No"', '"no"', "new`")
     site = site_of(tmp_path)
     site.write_text(site.read_text(encoding="utf-8").replace("# ? ", ""), encoding="utf-8")
     assert len(load_patients(load_site(site), study).rows) == 240
@@ -901,7 +894,6 @@ def test_numbers_with_a_unit_that_are_not_read_are_named(
     drafted(tmp_path, "年龄,x,ill\n" + rows, "ill")
     told = capsys.readouterr().out
     assert says(told, "年龄", "with a unit")
-    assert says(told, "x: 'LT 7'", "'1.5-'")
     study = tmp_path / "study.toml"
     study.write_text(study.read_text().replace("features = [", 'features = [ "age",'))
     site = site_of(tmp_path).read_text()

@@ -133,7 +133,12 @@ def test_a_date_that_no_patient_can_have_is_no_date(tmp_path: Path, never: str) 
 )
 def test_a_date_that_lacks_a_digit_is_not_guessed(tmp_path: Path, form: str, day: str) -> None:
     """The 1st of December 1950, as a number, was read as the 11th of February."""
-    derive = {"kind": "years_between", "start": "born", "end": "2020-01-01", "date_format": form}
+    derive = {
+        "kind": "years_between",
+        "start": "born",
+        "end": date(2020, 1, 1),
+        "date_format": form,
+    }
     whole = date(1950, 12, 1).strftime(form)
     text = f"born,sex,ill\n{whole},f,0\n{whole},m,0\n{whole},f,1\n"
     assert load(tmp_path, text, TASK, derive={"age": derive}).rows[:, 0].round(1).max() == 69.1

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from erosion_client.dataset.column_values import (
     GROUPED,
+    LIMIT,
     MISSING_MARKERS,
     REFUSED,
     Fault,
@@ -296,6 +297,7 @@ class _TableCheck:
             self.problems.append(f"column {name}: {GROUPED}")
         self._typical(of, values)
         self._unit(of)
+        self._limits(name, column)
         x, rows = np.unique(values[~np.isnan(values)], return_counts=True)
         mixed = mixed_units(name, x, rows)
         if mixed is not None:
@@ -326,6 +328,16 @@ class _TableCheck:
                 " if it is in another unit, write the factor under [data.units]:"
                 f" {toml_key(name)} = FACTOR"
             )
+
+    def _limits(self, name: str, column: TextColumn) -> None:
+        """Note how many values beyond a limit are read as what the site file declares."""
+        if (limit := self.source.limits.get(name)) is None:
+            return
+        found = [i for i, text in enumerate(column.texts) if LIMIT.fullmatch(text)]
+        rows = int(np.isin(column.codes, found).sum())
+        read = "half of it below, and as it above" if limit == "half" else "the limit"
+        if rows:
+            self.notes.append(f"column {name}: {rows} values beyond a limit are read as {read}")
 
     def _unit(self, of: NumberFeature) -> None:
         """Note where a column's header has another unit than the study."""

@@ -139,20 +139,13 @@ NUMBERED = (
     " is a measurement, add it to features, with its unit)"
 )
 NAMES = "it seems to hold people's names (if it holds none, add it to features)"
-CODES_OF_MANY = (
-    "it seems to hold codes, too many for categories (if it is a number, add it to features)"
-)
-
 ONE_OR_NONE = (
     "it has one value, and rows without any (if these mean no, as where only a yes is marked, write"
     " that into the table)"
 )
-WITH_UNITS = (
-    "it seems to hold numbers with a unit or a second number with them (export it as numbers alone)"
-)
-NUMBERS_AND_WORDS = (
-    "it holds numbers, and words in many rows, such as {words} (write what they mean as numbers, or"
-    " leave these cells empty)"
+NO_PLAIN_NUMBERS = (
+    "it seems to hold codes, too many for categories, or numbers with a unit or words (if it is a"
+    " number, export it as numbers alone, and empty cells)"
 )
 MOSTLY = 0.9  # of a column's rows
 LONGEST_NAME = 200  # of a column in a study
@@ -183,15 +176,12 @@ def why_not(profile: Profile) -> str:
     if profile.kind == "text" and is_person(profile.name):
         return NAMES
     are_diagnoses = bool(words) and all(map(DIAGNOSIS.fullmatch, words))
-    if profile.kind == "text" and (profile.values or is_coded(profile.name) or are_diagnoses):
-        return CODES_OF_MANY
-    all_rows = sum(profile.counts.values())
+    is_coded_or_number = bool(profile.values) or is_coded(profile.name) or are_diagnoses
+    all_rows, rows = sum(profile.counts.values()), sum(profile.counts[text] for text in words)
     measured = sum(num for text, num in profile.counts.items() if MEASURED.match(text))
-    if profile.kind == "text" and measured >= MOSTLY * all_rows:  # such as 45 % and 120/80
-        return WITH_UNITS
-    rows = sum(profile.counts[text] for text in words)
-    if profile.kind == "text" and 2 * rows < all_rows:
-        return NUMBERS_AND_WORDS.format(words=", ".join(map(repr, words[:3])))
+    has_numbers = measured >= MOSTLY * all_rows or 2 * rows < all_rows  # 45 %, 120/80, many words
+    if profile.kind == "text" and (is_coded_or_number or has_numbers):
+        return NO_PLAIN_NUMBERS
     if profile.kind == "constant" and profile.num_missing:
         return ONE_OR_NONE
     return WHY[profile.kind]

@@ -10,7 +10,6 @@ from types import MappingProxyType
 import numpy as np
 
 from erosion_client import scaffold
-from erosion_client.dataset.column_values import toml_key
 from erosion_client.dataset.single_column import is_code, to_be_asked_about
 from erosion_client.scaffold.column_profile import Profile
 from erosion_client.scaffold.column_roles import (
@@ -28,12 +27,12 @@ from erosion_client.scaffold.value_words import (
     direction,
     in_one_spelling,
     in_order,
-    other_spellings,
     seems_unknown,
 )
 from erosion_client.scaffold.vocabulary import header_unit
 from erosion_common.errors import DataError
 from erosion_common.settings.names import canonical
+from erosion_common.support.text import some
 
 FEWEST_FOR_TYPICAL = 20  # values
 # Patients: a fifth of these is enough for figures; cross-fitting was measured up to about here.
@@ -68,7 +67,6 @@ def study_draft(
     for name_of_number in filter(None, (target, time)):
         if by_name[name_of_number].kind == "number":
             remarks += _remarks(by_name[name_of_number])
-    spelt = [remark for profile in profiles if (remark := _spelt(profile))]
     profiles = [*by_name.values()]
     features: list[str] = []
     left_out: dict[str, list[str]] = {}  # why -> columns
@@ -84,7 +82,8 @@ def study_draft(
             features.append(_feature(profile))
             remarks += _remarks(profile)
     remarks += [
-        f"{_some(names)}: left out, {why if len(names) == 1 else why.replace('it', 'each', 1)}"
+        f"{some(names, SHOWN)}: left out,"
+        f" {why if len(names) == 1 else why.replace('it', 'each', 1)}"
         for why, names in left_out.items()
         if why not in PLAINLY_NONE
     ]
@@ -92,7 +91,6 @@ def study_draft(
         f"{name}: {why}; make no feature of it if it is known only afterwards"
         for name, why in telling.items()
     ]
-    remarks += spelt
     key, num_patients = likely_key(profiles), by_name[target].num_rows
     remarks += filter(None, [merged_cells(key)])
     if key is not None and repeats(key):
@@ -102,7 +100,7 @@ def study_draft(
             " under [data]; `erosion site new` writes it), or rows are counted as patients"
         )
     if not features:
-        reasons = "".join(f" {_some(names)}: {why}." for why, names in left_out.items())
+        reasons = "".join(f" {some(names, SHOWN)}: {why}." for why, names in left_out.items())
         raise DataError(
             f"{file} has no column that a model could read, but for the target.{reasons}"
         )
@@ -183,27 +181,27 @@ def rounded_outwards(low: float, high: float) -> tuple[float, float]:
 
 
 def _remarks(profile: Profile) -> list[str]:
+    """Return values that may not be measurements, and categories to be looked at."""
     found = []
-    if profile.not_numbers:
-        some = ", ".join(map(repr, profile.not_numbers[:3]))
+    if profile.mixed is not None:
         found.append(
-            f"{profile.name}: {some} are no numbers; each site file maps them to numbers, or says"
-            f" that they are missing ({missing_line(profile.not_numbers[0], profile.name)})"
+            f"{profile.name}: {profile.mixed}; if they are, export the column in one unit"
+            + (". The range is that of the others" if profile.mixed.is_named else "")
         )
-    if profile.limits:
-        some = ", ".join(map(repr, profile.limits[:3]))
-        rows = sum(profile.counts[text] for text in profile.limits)
+    if profile.unsaid:
+        codes = ", ".join(map(repr, profile.unsaid[:SHOWN]))
         found.append(
-            f"{profile.name}: {some} ({rows} of {profile.num_rows} rows) lie beyond a limit; each"
-            f' site file says what is read: {toml_key(profile.name)} = "half" or "limit" under'
-            " [data.limits], or, where they are to be missing,"
-            f" {missing_line(profile.limits[0], profile.name)}, and so on"
+            f"{profile.name}: read as “not known”: {codes}; each site file says so"
+            f" ({missing_line(profile.unsaid[0], profile.name)}), or widen the range"
         )
-    found += remarks_on_values(profile)
-    if profile.thousands:
+    asked = to_be_asked_about(profile.values, profile.counts) if profile.mixed is None else ()
+    if profile.kind in ("number", "category") and asked:
+        rows = sum(profile.counts[text] for text in asked)
+        taken = "measurements" if profile.kind == "number" else "categories"
         found.append(
-            f'{profile.name}: digits seem to be grouped by "{profile.thousands}"; declare it as'
-            " thousands in the site file"
+            f"{profile.name}: far from all other values: {', '.join(map(repr, asked))} ({rows} of"
+            f" {profile.num_rows} rows); for “not known” each site file says so"
+            f" ({missing_line(asked[0], profile.name)}), else they are read as {taken}"
         )
     if profile.kind == "category":
         rare = [text for text, count in profile.counts.items() if count < FEWEST]
@@ -222,54 +220,6 @@ def _remarks(profile: Profile) -> list[str]:
         if all(re.fullmatch(r"-?\d+", text) for text in profile.counts):
             found.append(f"{profile.name}: taken for codes; if it is a measurement, give a range")
     return found
-
-
-def remarks_on_values(profile: Profile) -> list[str]:
-    """Return values that may not be measurements: codes, values far from others, other units."""
-    found = []
-    if profile.mixed is not None:
-        found.append(
-            f"{profile.name}: {profile.mixed}; if they are, export the column in one unit"
-            + (". The range is that of the others" if profile.mixed.is_named else "")
-        )
-    if profile.unsaid:
-        some = ", ".join(map(repr, profile.unsaid[:SHOWN]))
-        found.append(
-            f"{profile.name}: read as “not known”: {some}; each site file says so"
-            f" ({missing_line(profile.unsaid[0], profile.name)}), or widen the range"
-        )
-    asked = to_be_asked_about(profile.values, profile.counts) if profile.mixed is None else ()
-    if profile.kind in ("number", "category") and asked:
-        rows = sum(profile.counts[text] for text in asked)
-        taken = "measurements" if profile.kind == "number" else "categories"
-        found.append(
-            f"{profile.name}: far from all other values: {', '.join(map(repr, asked))} ({rows} of"
-            f" {profile.num_rows} rows); for “not known” each site file says so"
-            f" ({missing_line(asked[0], profile.name)}), else they are read as {taken}"
-        )
-    return found
-
-
-def _spelt(profile: Profile) -> str:
-    """Return a remark where a category is spelt in several ways; "" where none is."""
-    found = other_spellings(profile)
-    if not found:
-        return ""
-    taken = ", ".join(
-        f"{_some([repr(text) for text in others])} as {chosen!r}"
-        for chosen, others in [*found.items()][:SHOWN]
-    )
-    chosen, (text, *_) = next(iter(found.items()))
-    line = f"{quoted(text)} = {quoted(chosen)} under [data.values.{toml_key(profile.name)}]"
-    return (
-        f"{profile.name}: counted {taken}; each site file says so ({line}; `erosion site new`"
-        " proposes it)"
-    )
-
-
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return ", ".join(names[:SHOWN]) + more
 
 
 MOST_CLASSES = 10

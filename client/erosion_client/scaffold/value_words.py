@@ -225,16 +225,6 @@ def in_one_spelling(profile: Profile) -> Profile:
     return replace(profile, counts=counts, kind="category" if len(counts) > 1 else "constant")
 
 
-def other_spellings(profile: Profile) -> dict[str, list[str]]:
-    """Return the codes of a category column with their other spellings, if any."""
-    found: dict[str, list[str]] = {}
-    if profile.kind == "category":
-        for text, chosen in one_spelling(profile.counts).items():
-            if canonical(text) != chosen:
-                found.setdefault(chosen, []).append(text)
-    return found
-
-
 _NUMBERED = re.compile(r"^\d+\s*[:=)-]\s*(?=\D)")  # "0:LIVING"
 _LONG = 7  # letters of a word that may be part of another: "diseasefree"
 _SAYS_NO = words_for("answer", "no") | words_for("finding", "negative") | DASHES
