@@ -3,13 +3,14 @@
 import warnings
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import ExifTags, Image, UnidentifiedImageError
+from PIL import Image, ImageOps, UnidentifiedImageError
 from PIL.ImageFile import ImageFile
 from PIL.TiffImagePlugin import BITSPERSAMPLE, TiffImageFile
 from pydantic import Field, model_validator
@@ -31,7 +32,6 @@ from erosion_client.dataset.sources.labelled_images import (
     UnusableImageError,
     cannot_be_read,
     check_decoded,
-    check_size,
     faults,
     fitted,
     new_scans,
@@ -46,18 +46,6 @@ from erosion_client.dataset.text_table import hash_of_image, hashes_of_arrays, k
 from erosion_common.errors import DataError
 from erosion_common.support.text import some
 from erosion_common.tasks.inputs import ImageTask
-
-# Exif's orientations for a camera held on its side (Exif 2.3, 4.6.4 A), and their corrections.
-UPRIGHT = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}
-ON_ITS_SIDE = (5, 6, 7, 8)
 
 
 class ImageFiles(OnDisk, ImageSource):
@@ -151,9 +139,6 @@ def _picture(
             image = Image.open(file)
         with image:
             is_deep = _is_deep(image)
-            turn = _orientation(image)  # for which some kinds of file are decoded
-            if resize == "refuse":
-                check_size(image.size[::-1] if turn in ON_ITS_SIDE else image.size, task)
             if image.mode not in ("1", "L", "LA", "P", "RGB", "RGBA"):
                 # Pillow would clip 16-bit pixels to white.
                 raise UnusableImageError(
@@ -176,8 +161,9 @@ def _picture(
                 )
             stored = f"{image.mode} {image.size} {image.getpalette()}"
             row_hash = hash_of_image(said, [stored.encode(), image.tobytes()])
-            pixels = image.convert("L" if task.shape[0] == 1 else "RGB")
-            upright = pixels.transpose(UPRIGHT[turn]) if turn in UPRIGHT else pixels
+            upright: Image.Image = image
+            with suppress(Exception):  # damaged notes of a camera may raise anything
+                upright = ImageOps.exif_transpose(image)
             return fitted(upright, task, resize), row_hash
     except UnusableImageError:
         raise
@@ -202,18 +188,6 @@ def _is_deep(image: Image.Image) -> bool:
     if image.format == "PPM":  # its largest value comes last
         return any(isinstance(args, tuple) and int(args[-1]) > 255 for args in coded)
     return any(";16" in str(args) for args in coded)
-
-
-def _orientation(image: Image.Image) -> int:
-    """Return the orientation that the camera stored with the pixels; 1: upright."""
-    if image.format == "TIFF":
-        return 1  # Pillow turns these itself
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return int(image.getexif().get(ExifTags.Base.Orientation, 1))
-    except Exception:  # noqa: BLE001 - damaged metadata may raise anything
-        return 1
 
 
 def _read_npz(
