@@ -4,12 +4,12 @@ import json
 import os
 from collections.abc import Iterator
 
-import numpy as np
 from torch import nn
 
 from erosion_client.dataset.load import Patients, load_patients
 from erosion_client.dataset.single_column import columns_of, outcome_of, suspicion
-from erosion_client.dataset.split import Split, for_more_tested, split_patients
+from erosion_client.dataset.split import CountedPatients, Split, split_patients
+from erosion_client.disclosure.control import DisclosureControl
 from erosion_client.finding import Finding, failed, failed_by, ok, skipped, warning
 from erosion_client.records.account import dataset_of
 from erosion_client.records.records import Records
@@ -36,10 +36,8 @@ from erosion_common.learning.local_work import PatientCounts
 from erosion_common.learning.models import build_model
 from erosion_common.learning.pretrained import some
 from erosion_common.learning.trainable import named_trained_parameters, tied_names
-from erosion_common.rounds.selection import folds_ahead
 from erosion_common.sealed.pinned_keys import read_pinned_keys
 from erosion_common.settings.packages import installed_part
-from erosion_common.study.sections import fewest_held_out, folds_key
 from erosion_common.study.study import Study
 from erosion_common.support.keys import fingerprint
 from erosion_common.tasks.features import CategoryFeature
@@ -75,7 +73,7 @@ def check_study_here(site: Site, study: Study, records: Records | None = None) -
         if few:
             yield warning("target", few, "")
     yield from _leaks(site, study, patients)
-    yield from _cells(site, study, patients, split)
+    yield from _cells(site, study, patients, split, records)
 
     def counts_in(part: Study) -> PatientCounts:
         training = split_patients(part, site.name, *columns).training
@@ -140,24 +138,16 @@ def _leaks(site: Site, study: Study, patients: Patients) -> Iterator[Finding]:
             )
 
 
-def _cells(site: Site, study: Study, patients: Patients, split: Split) -> Iterator[Finding]:
+def _cells(
+    site: Site, study: Study, patients: Patients, split: Split, records: Records | None
+) -> Iterator[Finding]:
     yield ok("cells", f"no figure about fewer than {site.limits.min_cell} patients leaves")
-    if site.name != study.user:
-        return
-    parts = []
-    if len(split.test):
-        tested = len(np.unique(patients.groups[split.test]))
-        parts.append(("the test part", tested, for_more_tested(study)))
-    if folds := folds_ahead(study):
-        in_each = fewest_held_out(folds, len(np.unique(patients.groups[split.training])))
-        parts.append(("a fold", in_each, f"lower {folds_key(folds)}"))
-    for part, number, remedy in parts:
-        if number < site.limits.min_cell:
-            yield failed(
-                "cells",
-                f"{part} has {number} patients; limits.min_cell = {site.limits.min_cell}",
-                f"{remedy}, or let the study have another user",
-            )
+    if records is not None:
+        try:
+            cells = DisclosureControl(site, records=records)
+            CountedPatients(site.name, study, patients, split, cells)
+        except Refusal as problem:
+            yield failed_by("cells", problem)
 
 
 def _privacy(site: Site, study: Study, records: Records | None) -> Iterator[Finding]:
