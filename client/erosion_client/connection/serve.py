@@ -6,7 +6,6 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext, suppress
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -236,11 +235,12 @@ class RunningSite:
 
     def _check(self) -> None:
         if self.has_changed():
-            raise SiteError(f"{self._was_changed()}; it is read again before anything is answered")
+            raise SiteError(
+                f"{self._path} was changed; it is read again before anything is answered"
+            )
 
     def _read_again(self) -> None:
         version = _settled(self._path)
-        was_changed = self._was_changed()
         try:
             site = load_site(self._path)
             differing = [*_differing(self._site.model_dump(), site.model_dump())]
@@ -250,14 +250,12 @@ class RunningSite:
             self._take(site)
         except SiteError as problem:
             raise SiteError(
-                f"{was_changed}, and this site answers nothing until it can use it. {problem}"
+                f"{self._path} was changed, and this site answers nothing until it can use it."
+                f" {problem}"
             ) from None
         self._version = version
-        self.news = f"changed at {_changed_at(self._path)}: {', '.join(differing)}"
-        logger.info("%s and holds from now on: %s", was_changed, ", ".join(differing))
-
-    def _was_changed(self) -> str:
-        return f"{self._path} was changed at {_changed_at(self._path)}"
+        self.news = f"changed while this site ran: {', '.join(differing)}"
+        logger.info("%s was %s", self._path, self.news)
 
     def _take(self, site: Site) -> None:
         with self._turn:  # what may be imported is the whole program's
@@ -286,14 +284,6 @@ def _settled(path: Path) -> tuple[int, ...]:
         if seen == version:
             return version
     raise SiteError(f"{path} is being written all the time")
-
-
-def _changed_at(path: Path) -> str:
-    """Return when the file was written or put there, by this machine's clock."""
-    changed = datetime.now()
-    with suppress(OSError):  # it is gone
-        changed = datetime.fromtimestamp(path.stat().st_ctime)
-    return f"{changed:%H:%M}"
 
 
 def _differing(
