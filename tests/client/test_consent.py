@@ -18,7 +18,6 @@ from erosion_client.consent.approvals import (
     contracts_of,
     decide,
     decision_about,
-    derived,
     entry_of,
     leads_to,
     listing,
@@ -342,26 +341,6 @@ def test_a_run_has_one_choice_of_settings_for_each_user(
     assert records.answers.used(("c", dataset_of(site(tmp_path)))).evaluations == len(users)
 
 
-def test_a_run_leaves_a_hospital_out_of_one_arm(records: Records, consent: Consent) -> None:
-    arms: dict[str, Any] = {"weight_erosion": {}, "fedavg": {}, "local": {}}
-    base = study(hospitals=["a", "b", "c"], arms=arms, validation={"leave_one_out": True})
-    approve(records, base)
-    for hospital in ("b", "c"):
-        consent.authorise(request(base.without(hospital, "fedavg")))
-        with raises(Refusal, "chosen first"):
-            consent.authorise(request(base.without(hospital, "local")))
-    consent.authorise(request(base.without("b", "local"), run="r2"))
-
-
-def test_of_the_studies_without_a_hospital_only_the_one_that_is_asked_for_is_made() -> None:
-    """Each is validated: of thousands of hospitals one message took a site hours."""
-    base = study(hospitals=["a", "b", "c"], validation={"leave_one_out": True})
-    asked = base.without("b", "local")
-    assert [part.digest for part in derived(base, asked)] == [base.digest, asked.digest]
-    assert [part.digest for part in derived(base, base)] == [base.digest]
-    assert len([*derived(base)]) == 1 + 2 * len(base.arms)
-
-
 def test_no_fold_is_hashed_to_compare_a_whole_study(monkeypatch: pytest.MonkeyPatch) -> None:
     """A large study has 400 of them, of which each took 10 ms for every message."""
     folds = {"folds": 5, "repeats": 4}
@@ -378,9 +357,9 @@ def test_no_fold_is_hashed_to_compare_a_whole_study(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_run_has_one_model_measured_here(records: Records, consent: Consent) -> None:
-    base = study(hospitals=["a", "b", "c"], validation={"leave_one_out": True})
+    base = study(validation={}, evaluation={"folds": 2})
     approve(records, base)
-    models = [base, *(base.without(name, "local") for name in ("b", "c"))]
+    models = [base, *fold_studies(base)]
     for first, second in itertools.pairwise([*models, base]):
         run = first.digest
         consent.authorise(evaluation(first, run=run))

@@ -14,7 +14,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss, roc_auc_score
 
 from erosion.simulation.simulator import Simulation, simulate, timeless
-from erosion_client.consent.approvals import derived, leads_to
+from erosion_client.consent.approvals import leads_to
 from erosion_client.consent.review import asked, leaving
 from erosion_client.records.records import Records
 from erosion_client.site_file import Site
@@ -29,17 +29,12 @@ from erosion_common.protocol.messages import (
     EvaluateRequest,
     EvaluateResult,
     FinalMetrics,
-    StepResult,
     TrainRequest,
-    TrainResult,
 )
 from erosion_common.rounds.presence import Member
 from erosion_common.rounds.validation import problem_with_validation
 from erosion_common.study.study import Study
-from erosion_server.coordination.folder_store import FolderStore
-from erosion_server.run.run_folder import new_run_folder
 from tests.support.federation import small_study
-from tests.support.said import raises
 from tests.support.small_study import make_site, sixty_patients
 
 PEERS = ("alice", "bob", "carol")
@@ -217,8 +212,6 @@ def test_who_only_measures_is_asked_for_no_training(tmp_path: Path) -> None:
     [
         ({"validation": {"hospitals": ["bob"]}}, "bob"),
         ({"validation": {"hospitals": ["dave", "dave"]}}, "dave"),
-        ({"validation": {"leave_one_out": True}, "selection": {}}, "leave_one_out"),
-        ({"validation": {"leave_one_out": True}, "hospitals": ["alice", "bob"]}, "leave_one_out"),
         ({"privacy": {"epsilon": 3.0, "learning_rate": 0.1}, "scaling": "none"}, "[validation]"),
     ],
 )
@@ -321,21 +314,6 @@ def test_no_such_number_is_read_from_the_line(found: tuple[Path, Simulation], nu
         wire.decode_evaluate_result(record)
 
 
-def test_a_hospital_that_trained_measures_a_model_made_without_it(tmp_path: Path) -> None:
-    asked_for = {"hospitals": ["dave"], "leave_one_out": True}
-    run = simulated(tmp_path, study(validation=asked_for))
-    roles = {name: each.role for name, each in run.validation.items()}
-    assert roles == {"bob": "left_out", "carol": "left_out", "dave": "external"}
-    # The same as a study of the others, in which bob only measures.
-    others = ["alice", "carol"]
-    apart = simulated(tmp_path, study(hospitals=others, validation={"hospitals": ["bob"]}))
-    assert apart.validation["bob"].metrics == run.validation["bob"].metrics
-    assert apart.validation["bob"].models == run.validation["bob"].models
-    plain = simulated(tmp_path, study())
-    assert plain.validation["dave"] == run.validation["dave"]
-    assert plain.evaluation.arms == run.evaluation.arms
-
-
 FINISHED: dict[str, Any] = {"fedavg": {"finish": "evidence"}}
 
 
@@ -361,13 +339,6 @@ def test_a_finished_model_is_measured_as_a_whole(tmp_path: Path) -> None:
     assert plain["log_loss"] != dave.metrics["log_loss"]
 
 
-def test_a_finish_is_not_made_without_a_hospital(tmp_path: Path) -> None:
-    asked_for = {"hospitals": ["dave"], "leave_one_out": True}
-    run = simulated(tmp_path, study(arms=FINISHED, validation=asked_for))
-    roles = {name: each.role for name, each in run.validation.items()}
-    assert roles == {"bob": "trained", "carol": "trained", "dave": "external"}
-
-
 @pytest.mark.parametrize("wrong", ["nan", "short", "none", "negative", "whole"])
 def test_last_layers_that_are_none_are_refused(
     found: tuple[Path, Simulation], tmp_path: Path, wrong: str
@@ -391,40 +362,3 @@ def test_last_layers_that_are_none_are_refused(
             continue
         with pytest.raises(Refusal):
             hospital.evaluate(sent)
-
-
-def test_only_what_a_study_leads_to_is_run_without_a_hospital(tmp_path: Path) -> None:
-    of = study(validation={"leave_one_out": True}, arms={"fedavg": {}, "local": {}})
-    left = of.without("bob", "fedavg")
-    assert leads_to(of, left)
-    assert leads_to(study(**{**of.model_dump(exclude={"name", "user"}), "user": "all"}), left)
-    assert not leads_to(study(arms=["fedavg", "local"]), left)  # which does not say so
-    assert not leads_to(of, left.model_copy(update={"rounds": 4}))
-    assert left.digest in {each.digest for each in derived(of)}
-    bob, alice = needs_of(site(tmp_path, "bob"), of), needs_of(site(tmp_path, "alice"), of)
-    assert (bob.rounds, bob.evaluations) == (3 + 3, 1)
-    assert (alice.rounds, alice.evaluations) == (2 * 3 + 2 * 3, 1)
-    with raises(Refusal, "the whole has"):  # the user measures no model of these
-        Hospital(site(tmp_path, "alice")).evaluate(EvaluateRequest(left, {}, None))
-
-
-def test_a_resumed_run_keeps_the_models_made_without_a_hospital(tmp_path: Path) -> None:
-    of = study(validation={"leave_one_out": True}, rounds=2)
-    folder = new_run_folder(tmp_path / "runs", of)
-    asked_for: list[tuple[str, int]] = []
-
-    class Counting(Hospital):
-        def answer(self, request: TrainRequest) -> TrainResult | StepResult:
-            asked_for.append((self.name, len(request.study.hospitals)))
-            return super().answer(request)
-
-    hospitals = {name: Counting(site(tmp_path, name)) for name in of.hospitals}
-    runs = []
-    for _ in range(2):
-        with FolderStore(folder) as store:
-            runs.append(simulate(of, hospitals, clock=timeless, store=store))
-    first, second = runs
-    assert {name for name, others in asked_for if others == 2} == {"alice", "bob", "carol"}
-    assert len(asked_for) == 3 * 2 + 2 * 2 * 2  # once each, and none by the second start
-    assert second.validation == first.validation
-    assert {each.role for each in second.validation.values()} == {"left_out"}

@@ -146,7 +146,6 @@ def test_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
     [
         ("rounds = 30", "rounds = 0", "rounds"),
         ("rounds = 30", "rounds = 30\nsed = 1", "sed seed"),
-        ("rounds = 30", "rounds = 30\nvalidation = {is_left_out = true}", "validation.is_left_out"),
         ('user = "a"', 'user = "A B"', "user"),
         ('user = "a"', 'user = "z"', "user z"),
         ('"b", "c"]', '"b", "all"]', "hospitals[2]"),

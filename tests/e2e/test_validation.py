@@ -13,7 +13,7 @@ from tests.support.processes import start
 
 
 def test_a_deployment_measures_as_a_simulation_does_and_others_may_later(tmp_path: Path) -> None:
-    asked_for = {"hospitals": ["dave", "erin"], "leave_one_out": True}
+    asked_for = {"hospitals": ["dave", "erin"]}
     of = small_study(arms={"fedavg": {}}, validation=asked_for)
     with Federation(of, tmp_path) as federation:
         for name in ("alice", "bob", "dave"):
@@ -26,7 +26,7 @@ def test_a_deployment_measures_as_a_simulation_does_and_others_may_later(tmp_pat
         assert result.validation == dict(simulated.validation)
         assert result.validation["dave"].role == "external"
         assert result.validation["dave"].metrics is not None
-        assert result.validation["bob"].role == "left_out"
+        assert result.validation["bob"].role == "trained"
         assert result.validation["bob"].metrics is not None
         assert result.validation["erin"].metrics is None
         folder = federation.run_folder

@@ -38,8 +38,7 @@ def leads_to(approved: Study, study: Study) -> bool:
     """Return whether `study` is the approved one or follows from it by its own rules."""
     if study.digest == approved.digest:
         return True
-    is_kept = all(getattr(approved, key) == getattr(study, key) for key in _KEPT)
-    if not (study.is_left_out or is_kept):
+    if any(getattr(approved, key) != getattr(study, key) for key in _KEPT):
         return False  # compared at once, where the next step derives studies
     if approved.has_every_user:
         return study.user in approved.hospitals and leads_to(approved.for_user(study.user), study)
@@ -59,17 +58,10 @@ def derived(approved: Study, like: Study | None = None) -> Iterator[Study]:
             yield from derived(approved.for_user(user))
         return
     yield approved
-    arms = [arm for arm in approved.arms if like is None or [*like.arms] == [arm]]
-    if approved.leaves_one_out:
-        measuring = None if like is None else like.only_measuring
-        for hospital in approved.user_first[1:]:
-            # Each is validated, which takes hours of very many.
-            if measuring is None or (hospital,) == measuring:
-                yield from (approved.without(hospital, arm) for arm in arms)
     if approved.evaluation.folds is not None:
         yield from fold_studies(approved)
     elif approved.selection is not None and (like is None or like.fold is not None):
-        for arm in arms:
+        for arm in approved.arms if like is None else like.arms:
             for folds in trials(approved, arm):
                 yield from folds
 

@@ -232,11 +232,9 @@ class Consent:
         if not self.is_repeated:
             self._check_kept(request, kept_to)
             self._check_budgets(answer, study.user)
-            # Settings are chosen once a run: each further choice would have its own rounds. So are
-            # the arm that is run without a hospital, and the model of others that is measured.
-            choices = {study.user: study.fold is not None or study.is_left_out}  # -> is_part
-            if study.is_left_out:
-                choices[f"{study.user} without {study.only_measuring[0]}"] = False
+            # Settings are chosen once a run: each further choice would have its own rounds. So is
+            # the model of others that is measured.
+            choices = {study.user: study.fold is not None}  # -> is_part
             if answer.step == FINAL_FIGURES and self._site.name != study.user:
                 choices[f"{study.user} measured"] = False
             choose = partial(table.choose, self._key, answer)

@@ -251,7 +251,7 @@ class Hospital:
         study, places = request.study, None
         if self.name != study.user:
             return EvaluateResult(self._measured_elsewhere(request))
-        if study.selection_fold is not None or study.is_left_out:
+        if study.selection_fold is not None:
             raise Refusal("A part of a study has no final figures: the whole has.")
         prepared, fold = self._prepare(study, request.run), study.evaluation_fold
         self._begin(prepared, request)

@@ -84,9 +84,7 @@ def _rounds(study: Study, hospital: str, *, is_user: bool) -> int:
     arms = study.arms_asking(hospital, is_user=is_user)
     whole = study.rounds * len(arms)
     tried = sum(num_trials(study, arm) for arm in arms) * longest_arm(study)
-    peers = len(study.hospitals) - 1 - (not is_user)  # a peer is itself left out once
-    left_out = study.rounds * peers if study.leaves_one_out and arms else 0
-    return whole + tried + len(folds_of(study)) * (whole + is_user) + left_out
+    return whole + tried + len(folds_of(study)) * (whole + is_user)
 
 
 def local_steps(training: Training, num_samples: int, smallest: int = 1) -> int:

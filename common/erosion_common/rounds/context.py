@@ -80,11 +80,6 @@ class Store:
     def keep_fold(self, curves: Curves) -> None:
         """Keeps the curves of a finished fold; its store is no longer needed."""
 
-    def without(self, hospital: HospitalName) -> "Store":
-        """Returns the store of a further run without a hospital."""
-        del hospital
-        return Store()
-
     def sums(self, arm: str) -> SumRecords:
         """Returns what a sealed arm's sums are kept in."""
         del arm

@@ -103,7 +103,7 @@ def run_study(ctx: RunContext) -> StudyOutcome:
         for name, member in members.items()
         if member.summary is not None and name in decisions.data_check.compared
     }
-    validated = validate(ctx, finals, records, evaluated, rounds)
+    validated = validate(ctx, finals, records, evaluated)
     in_folds = () if ctx.study.evaluation.folds is None else ctx.store.rounds_in_folds()
     return StudyOutcome(
         ctx.study, finals, records, in_folds, evaluated, choices, compared, summaries, validated

@@ -5,12 +5,11 @@ its site, with intervals; here it is only held against what such figures can be.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
 from erosion_common.aggregation.cohort import HospitalName
-from erosion_common.errors import HopelessError
 from erosion_common.learning.finished import LAYERS, Finished, Predictor
 from erosion_common.protocol.messages import (
     Comparison,
@@ -19,19 +18,15 @@ from erosion_common.protocol.messages import (
     EvaluateResult,
     FinalMetrics,
     Scaling,
-    layers_of,
 )
 from erosion_common.protocol.performance import ModelFigures
-from erosion_common.rounds.arm import arms_of
-from erosion_common.rounds.context import Decisions, RunContext
-from erosion_common.rounds.driver import check_has_model, run_arm
+from erosion_common.rounds.context import RunContext
 from erosion_common.rounds.evaluation import (
     RESAMPLE_SECONDS,
     figures_in,
     is_within,
     problem_with_answer,
 )
-from erosion_common.rounds.events import ArmStarted
 from erosion_common.rounds.presence import Member
 from erosion_common.rounds.records import RoundRecord, RunState, counting
 from erosion_common.settings.base import Settings
@@ -43,9 +38,7 @@ STEEPEST = 1000.0  # of a calibration slope or an intercept that a site may repo
 LARGEST_RATIO = 1e6
 
 
-# "trained": an update of the hospital counted in the model; "left_out": it measured a model of a
-# further run without it, in place of the delivered one
-Role = Literal["external", "trained", "left_out"]
+Role = Literal["external", "trained"]  # "trained": an update of the hospital counted in the model
 
 
 class Validated(Settings):
@@ -99,7 +92,6 @@ def validate(
     finals: Mapping[str, RunState],
     records: Mapping[str, Sequence[RoundRecord]],
     evaluated: EvaluateResult,
-    rounds: Mapping[str, int],
 ) -> dict[HospitalName, Validated]:
     """Have every other hospital here measure the delivered model; a refusal ends nothing."""
     if ctx.study.validation is None:
@@ -113,40 +105,7 @@ def validate(
         header.missing_means,
     )
     others = [name for name in ctx.study.everyone if name != ctx.study.user]
-    trained = trained_by(records[arm])
-    left_out: dict[HospitalName, Validated] = {}
-    # What the user's site made of the arm cannot be made without a hospital here.
-    is_personal = not {arm, layers_of(arm)}.isdisjoint(evaluated.personal)
-    if ctx.study.leaves_one_out and not is_personal:
-        names = [name for name in others if name in trained]
-        left_out = {name: _without(ctx, name, model, rounds[arm]) for name in names}
-    rest = [name for name in others if name not in left_out]
-    found = {**measured_at(ctx, rest, model, trained), **left_out}
-    return {name: found[name] for name in others}
-
-
-def _without(
-    ctx: RunContext, hospital: HospitalName, model: Delivered, num_rounds: int
-) -> Validated:
-    """Run the arm without a hospital, which then measures its model. Raises RunError."""
-    study, store = ctx.study.without(hospital, model.arm), ctx.store.without(hospital)
-    inner = replace(ctx, study=study, store=store, is_trial=True)
-    decided = store.decisions() or Decisions(inner.pooled_scaling(), {}, ctx.presence.cohort)
-    store.decide(study, decided)
-    inner = replace(inner, scaling=decided.scaling)
-    (arm,) = arms_of(inner)
-    title = f"{model.arm} without {hospital}"
-    ctx.emit(ArmStarted(model.arm, num_rounds, is_trial=True, trial=title))
-    try:
-        run_arm(inner, arm, num_rounds)
-        check_has_model(arm)
-    except HopelessError as problem:
-        return Validated(role="left_out", arm=model.arm, why_not=printable(str(problem)))
-    own = replace(model, predictor=arm.state.params)
-    if study.scaling in ("federated", "user") and not study.arms[model.arm].user_only:
-        own = replace(own, scaling=decided.scaling)
-    found = measured_at(inner, [hospital], own, ())[hospital]
-    return found.model_copy(update={"role": "left_out"})
+    return measured_at(ctx, others, model, trained_by(records[arm]))
 
 
 def measured_at(

@@ -201,17 +201,6 @@ class Validation(Settings):
         description="Further hospitals, not among the study's `hospitals`: they train nothing and "
         "only measure, when the run ends or later (`erosion validate`).",
     )
-    leave_one_out: bool = Field(
-        default=False,
-        description="Whether a hospital that trained the model measures another one in its place, "
-        "of a further run of the same arm without that hospital. That takes the rounds of one arm "
-        "again for every other hospital. An arm with a personal model or a finish has "
-        "none of it.",
-    )
-    is_left_out: bool = Field(
-        default=False,
-        description="Not for people to write: this is the run without the hospital in `hospitals`.",
-    )
 
 
 class Fold(Settings):

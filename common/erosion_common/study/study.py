@@ -234,22 +234,6 @@ class Study(Settings):
                 "[validation]: what hospitals measure has no noise, and [privacy] promises it to"
                 " their patients; leave one of them out"
             )
-        if self.leaves_one_out and (problem := self._problem_with_leaving_out()):
-            yield f"validation.leave_one_out: {problem}"
-        if self.is_left_out and len(self.only_measuring) != 1:
-            yield "validation.is_left_out: not for people to write; leave it out"
-
-    def _problem_with_leaving_out(self) -> str | None:
-        if self.selection is not None or self.federation.sealed:
-            key = "federation.sealed" if self.federation.sealed else "[selection]"
-            return f"it cannot go with {key}; leave one of them out"
-        if len(self.hospitals) < 3:
-            return "without another hospital nobody is left to learn from; leave it out"
-        stays, fewer = self.user_first[:1], len(self.hospitals) - 1  # any other is left out once
-        for name, arm in self.arms.items():
-            if problem := arm.problem_with(fewer) or arm.problem_with_names(stays):
-                return f"without a hospital, arms.{name}: {problem}"
-        return None
 
     def _problem_with_names(self) -> str | None:
         owners = {skeleton(name): name for name in self.everyone}
@@ -423,32 +407,6 @@ class Study(Settings):
     def evaluation_fold(self) -> Fold | None:
         """What this run of a cross-fitted evaluation leaves out of all patients; None: nothing."""
         return None if self.fold is None or self.fold.cut is None else self.fold
-
-    @property
-    def leaves_one_out(self) -> bool:
-        """Whether the delivered arm is run without each other hospital, too."""
-        return self.validation is not None and self.validation.leave_one_out
-
-    def without(self, hospital: str, arm: str) -> "Study":
-        """Return the study of one arm that `hospital` has no part in and measures the model of."""
-        hospitals = tuple(name for name in self.hospitals if name != hospital)
-        quorum = min(self.federation.quorum, len(hospitals))
-        return Study.model_validate(
-            {
-                **self.model_dump(),
-                "hospitals": hospitals,
-                "names": {},
-                "arms": {arm: self.settings_of(arm, changed={})},
-                "evaluation": {**self.evaluation.model_dump(), "compare": None},
-                "federation": {**self.federation.model_dump(), "quorum": quorum},
-                "validation": {"hospitals": (hospital,), "is_left_out": True},
-            }
-        )
-
-    @property
-    def is_left_out(self) -> bool:
-        """Whether it is what `without` returns."""
-        return self.validation is not None and self.validation.is_left_out
 
     @property
     def only_measuring(self) -> tuple[str, ...]:

@@ -207,15 +207,6 @@ class FolderStore(Store):
         self._fold = type(self)(folder, is_fold=True)
         return self._fold
 
-    def without(self, hospital: str) -> "FolderStore":
-        """Return a store in a folder that stays: a resumed run reads its model there."""
-        if self._fold is not None:
-            self._fold.__exit__()
-        folder = self._folder.without(hospital)
-        folder.path.mkdir(parents=True, exist_ok=True)
-        self._fold = type(self)(folder)
-        return self._fold
-
     def keep_fold(self, curves: Curves) -> None:
         """Keeps the fold's journal, which has the curves, and nothing else of it."""
         del curves

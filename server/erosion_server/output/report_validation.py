@@ -19,11 +19,7 @@ from erosion_server.run.heterogeneity import Pooled, Scale, pooled
 from erosion_server.run.result import Result
 
 MOST_ROWS = 40  # hospitals in a forest plot and the table; the CSV file has all
-ROLES = {
-    "external": "no part in training",
-    "left_out": "model made without it",
-    "trained": "took part in training",
-}
+ROLES = {"external": "no part in training", "trained": "took part in training"}
 FARTHEST = 3.0  # spans of the middle values, from which an axis does not follow an interval
 
 

@@ -79,10 +79,6 @@ class RunFolder:
         """Return the folder of a fold or trial under way."""
         return RunFolder(self.folds / str(number), within=self.to_resume)
 
-    def without(self, hospital: str) -> "RunFolder":
-        """Return the folder of a further run without a hospital, which measured its model."""
-        return RunFolder(self.path / "without" / hospital, within=self.to_resume)
-
     def finished_fold(self, number: int) -> Path:
         """Return the journal of a finished one."""
         return self.folds / f"{number}.jsonl"
