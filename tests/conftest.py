@@ -55,7 +55,7 @@ NOT_QUICK = (
         "words_of_errors",
     )),
     *(f"tests/common/test_{of}.py" for of in (
-        "cohort", "envelope", "models", "newton", "robust_rules", "split_models", "stacked_sgd",
+        "cohort", "envelope", "models", "newton", "robust_rules", "split_models",
     )),
     *("tests/common/sealed/test_distance.py", "tests/common/gems/test_balls.py"),
     *(f"tests/server/test_{of}.py" for of in (

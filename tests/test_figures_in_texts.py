@@ -152,7 +152,6 @@ def test_the_page_about_experiments_quotes_the_cost_of_the_simulator() -> None:
     assert f"and {flower['ratio']:.2f} times Flower's simulation engine" in text
     assert f"and takes {gigabytes:.1f} GB" in text
     assert f"come to {limit['peer'] / flower['peer']:.2f} times Flower's" in text
-    assert f"A round of the table takes {lines['table.vs_in_turn']['ours']:.2f} s" in text
 
 
 def test_the_level_of_cross_fitted_verdicts_is_the_measured_choice() -> None:

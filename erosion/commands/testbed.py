@@ -46,13 +46,6 @@ def _testbed_arguments(parser: argparse.ArgumentParser) -> None:
         help="with --simulate: how many processes the hospitals train in (default: 1 while rounds"
         " are short, else one for each core)",
     )
-    parser.add_argument(
-        "--stacked",
-        action=argparse.BooleanOptionalAction,
-        help="with --simulate: train the hospitals of a process together, as one stack; figures"
-        " are the same but for rounding (default: on a GPU, and with many hospitals and a small"
-        " model)",
-    )
 
 
 def _run_testbed(options: argparse.Namespace) -> int:
@@ -79,14 +72,10 @@ def _run_testbed(options: argparse.Namespace) -> int:
             weights=options.weights,
             device=options.device,
             workers=options.workers,
-            stacked=options.stacked,
         )
         return 0
-    for option in ("workers", "stacked"):
-        if getattr(options, option) is not None:
-            raise StudyError(
-                f"--{option} goes with --simulate: without it, every site is a process."
-            )
+    if options.workers is not None:
+        raise StudyError("--workers goes with --simulate: without it, every site is a process.")
     study_file = study_path(options.study)
     _, code = run_testbed(
         load_study(study_file),

@@ -146,7 +146,6 @@ def simulate(
     weights: AnyPath | None = None,
     progress: bool = True,
     workers: int | None = None,
-    stacked: bool | None = None,
 ) -> Run:
     """Run a study on this machine, without a network; the figures are those of a testbed.
 
@@ -165,10 +164,7 @@ def simulate(
         progress: Whether to show a progress bar on standard error.
         workers: Processes, forked from this one, in which the hospitals train; 1: in this one, in
             turn. By default in this one until a round shows that processes would save time, then in
-            as many as there are cores; with stacks in this one. The figures are the same.
-        stacked: Whether the hospitals of one process are trained as one stack (`torch.func`); the
-            figures are the same but for the rounding of float32. By default on a GPU, and with many
-            hospitals and a small model.
+            as many as there are cores. The figures are the same.
 
     Raises:
         ErosionError: Also, before anything is read, for a study with every hospital as its user.
@@ -190,7 +186,6 @@ def simulate(
     check_path("data_dir", data_dir, or_none=True)
     check_path("weights", weights, or_none=True)
     check("workers", workers, "a whole number or None", int, type(None))
-    check("stacked", stacked, "True, False or None", bool, type(None))
     checked = load_study(study)
     if checked.has_every_user:
         where = "" if checked.testbed is not None else ", sites"  # no file, no folder with tables
@@ -216,7 +211,6 @@ def simulate(
                 lambda _record: advance(),
                 start,
                 workers=workers,
-                stacked=stacked,
             )
         # In a separate folder, for a worker process may have written it.
         (table,) = kept.glob(f"*/*/{PREDICTIONS}")

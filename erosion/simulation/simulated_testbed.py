@@ -29,12 +29,11 @@ def simulate_testbed(
     weights: Path | None = None,
     device: str = "cpu",
     workers: int | None = None,
-    stacked: bool | None = None,
     console: Console | None = None,
 ) -> None:
     """Simulate, with a progress bar on standard error, and print the outcome.
 
-    `device`: what all hospitals train on. `workers`, `stacked` and what is raised: see `simulate`.
+    `device`: what all hospitals train on. `workers` and what is raised: see `simulate`.
     """
     study, clock = load_study(study_file), time.monotonic()
     users = study.hospitals if study.has_every_user else (study.user,)
@@ -52,7 +51,6 @@ def simulate_testbed(
                 weights,
                 on_check=lambda compared: _say(bar.console, compared),
                 workers=workers,
-                stacked=stacked,
             )
     console = console or Console(highlight=False)
     if study.has_every_user:

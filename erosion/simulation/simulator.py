@@ -5,23 +5,18 @@ import logging
 import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import Self
 
 import torch
-from torch import Tensor, nn
 
 from erosion.simulation.worker_processes import WorkerProcesses
 from erosion_client.sealed.sealed_site import SealedIdentity
 from erosion_client.training.hospital import Hospital
 from erosion_common.aggregation.cohort import HospitalName
 from erosion_common.errors import ErosionError, StudyError
-from erosion_common.learning.local_sgd import LocalResult, Pull, Samples, Trainer, train_locally
-from erosion_common.learning.stacked_sgd import Job, train_stacked, why_not_stacked
-from erosion_common.learning.training import Training
-from erosion_common.protocol.messages import EvaluateRequest, StepResult, TrainResult
+from erosion_common.protocol.messages import EvaluateRequest
 from erosion_common.rounds.channel import (
     Connection,
     Declined,
@@ -44,8 +39,6 @@ from erosion_common.support.keys import new_private_key
 logger = logging.getLogger("erosion.simulation")
 
 WORTH_SECONDS = 0.2  # of an exchange, from which on processes cost less than they save
-FEWEST_STACKED, LARGEST_STACKED = 20, 10_000  # hospitals, and parameters of a model, that a stack
-# on a processor is faster with than one hospital after the other
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +66,12 @@ class InProcess:
         clock: Callable[[], float] = time.monotonic,
         *,
         workers: int | None = 1,
-        stacked: bool | None = None,
     ) -> None:
         """Hospitals are known by the study's names for them.
 
         `workers`: processes to call them in; 1: in turn in this one. None: in turn, until an
         exchange has taken WORTH_SECONDS, from then on in as many as there are cores, where
-        processes can be forked and nothing may be stacked. `stacked`: whether those of one process
-        are trained as a stack; None: where that is faster. Raises StudyError for what cannot be.
+        processes can be forked. Raises StudyError for workers that cannot be.
         """
         self._study, self._clock = study, clock
         self._hospitals = dict(enumerate(hospitals.values(), start=1))
@@ -96,16 +87,6 @@ class InProcess:
             self._workers = 1
         elif problem and self._num_workers > 1:
             raise StudyError(problem, where=f"workers = {workers}")
-        self._stacked = stacked  # None: it depends on the requests
-        self._on_gpu = any(_device(hospital) != "cpu" for hospital in self._hospitals.values())
-        problem = _why_not_stacked(study, self._hospitals.values())
-        if problem and stacked is None:
-            self._stacked = False
-        elif problem and stacked:
-            raise StudyError(f"stacked = True: {problem}; leave stacked out")
-        # When processes are forked depends on the time, and who is in a stack decides its rounding.
-        if workers is None and (stacked or (self._stacked is None and _may_be_stacked(study))):
-            self._workers = 1
 
     def __enter__(self) -> Self:
         return self
@@ -186,30 +167,12 @@ class InProcess:
             self._longest = max(self._longest, time.monotonic() - started)
 
     def _here(self, requests: Mapping[Connection, Request]) -> Iterator[_Answered]:
-        if not self._are_stacked(requests):
-            for connection, request in requests.items():
-                yield self._answer(connection, request)
-            return
-        calls = {
-            connection: partial(self._answer, connection, request)
-            for connection, request in requests.items()
-        }
-        for answered, seconds in answers_together(calls, self._clock):
-            yield _with_training(answered, seconds)
-            del answered
+        for connection, request in requests.items():
+            yield self._answer(connection, request)
 
-    def _are_stacked(self, requests: Mapping[Connection, Request]) -> bool:
-        if self._stacked is not None:
-            return self._stacked
-        longest = max(map(_length, requests.values()), default=0)
-        return self._on_gpu or (len(requests) >= FEWEST_STACKED and longest <= LARGEST_STACKED)
-
-    def _answer(
-        self, connection: Connection, request: Request, trainer: Trainer = train_locally
-    ) -> _Answered:
+    def _answer(self, connection: Connection, request: Request) -> _Answered:
         hospital, started, problem = self._hospitals[connection], self._clock(), ""
         content: Result | Absence
-        hospital.trainer = trainer
         try:
             if isinstance(request, EvaluateRequest):
                 content = hospital.evaluate(request)
@@ -217,8 +180,6 @@ class InProcess:
                 content = hospital.answer(request)
         except ErosionError as refused:
             content, problem = Absence(refused.public), str(refused)
-        finally:
-            hospital.trainer = train_locally
         return _Answered(connection, content, self._clock() - started, problem)
 
 
@@ -240,115 +201,6 @@ def _why_not_forked(hospitals: Collection[Hospital]) -> str:
             " workers out"
         )
     return ""
-
-
-def _why_not_stacked(study: Study, hospitals: Collection[Hospital]) -> str:
-    """Return why these hospitals cannot be trained as a stack; "" where they can."""
-    if study.privacy is not None:
-        return "with [privacy] an update is one step on gradients of single patients"
-    if len({_device(hospital) for hospital in hospitals}) > 1:
-        return "the hospitals have different devices (compute.device in the site files)"
-    return why_not_stacked(study.model, study.task, study.training)
-
-
-def _may_be_stacked(study: Study) -> bool:
-    longest = max(place.stop for place in study.build_context.layout().values())
-    return len(study.hospitals) >= FEWEST_STACKED and longest <= LARGEST_STACKED
-
-
-def _device(hospital: Hospital) -> str:
-    return hospital.site.compute.device
-
-
-def _with_training(answered: _Answered, seconds: float) -> _Answered:
-    """Return the same with the seconds of its training, which were not its own alone."""
-    content = answered.content
-    if isinstance(content, TrainResult | StepResult):
-        header = content.header.model_copy(update={"seconds": content.header.seconds + seconds})
-        content = replace(content, header=header)  # type: ignore[arg-type]  # of the same kind
-    return replace(answered, content=content, seconds=answered.seconds + seconds)
-
-
-def _length(request: Request) -> int:
-    """Return numbers in the longest vector of parameters that it brings."""
-    if isinstance(request, EvaluateRequest):
-        return max((len(parameters) for parameters in request.parameters.values()), default=0)
-    return 0 if request.sent is None else len(request.sent)
-
-
-# A rule calls for training wherever it likes. To train hospitals as one stack, a hospital answers
-# until it comes to training that has not been done, and is left there. When each was left or has
-# answered, all that is to be trained is trained as a stack, and the hospitals that were left answer
-# again, now with the result. An answer depends on the request and on what was kept before it alone,
-# so a hospital comes to the same place again.
-
-A = TypeVar("A")  # an answer
-
-
-class _UntrainedError(BaseException):
-    """A hospital came to training that has not been done. Handlers of faults let it pass."""
-
-    def __init__(self, job: Job) -> None:
-        self.job = job
-
-
-@dataclass(slots=True)
-class _Trained:
-    """What was trained for one answer, in the order in which it is asked for."""
-
-    results: list[LocalResult] = field(default_factory=list)
-    seconds: float = 0.0  # its shares in the time of the stacks
-
-    def trainer(self, *, alone: bool) -> Trainer:
-        """Gives the results one after the other, and beyond them raises `_UntrainedError`.
-
-        `alone`: nobody is left to be trained with, so it trains.
-        """
-        results = iter(self.results)
-
-        def train(
-            model: nn.Module,
-            start: Tensor,
-            samples: Samples,
-            training: Training,
-            generator: torch.Generator,
-            pull: Pull | None,
-            round_number: int,
-        ) -> LocalResult:
-            if (result := next(results, None)) is not None:
-                return result
-            job = Job(model, start, samples, training, generator, pull, round_number)
-            if alone:
-                return train_locally(*job)
-            raise _UntrainedError(job)
-
-        return train
-
-
-def answers_together(
-    calls: Mapping[int, Callable[[Trainer], A]], clock: Callable[[], float]
-) -> Iterator[tuple[A, float]]:
-    """What each call gave, as it comes, and the seconds of its share in the training."""
-    trained = {number: _Trained() for number in calls}
-    while True:
-        jobs: dict[int, Job] = {}
-        for number in list(trained):
-            trainer = trained[number].trainer(alone=len(trained) == 1)
-            try:
-                answer = calls[number](trainer)
-            except _UntrainedError as left:
-                jobs[number] = left.job
-                continue
-            yield answer, trained.pop(number).seconds
-            del answer  # it may be large
-        if not jobs:
-            return
-        started = clock()
-        results = train_stacked(list(jobs.values()))
-        share = (clock() - started) / len(jobs)
-        for number, result in zip(jobs, results, strict=True):
-            trained[number].results.append(result)
-            trained[number].seconds += share
 
 
 def introduce(hospitals: Mapping[str, Hospital]) -> None:
@@ -377,7 +229,6 @@ def simulate(
     clock: Callable[[], float] = time.monotonic,
     store: Store | None = None,
     workers: int | None = 1,
-    stacked: bool | None = None,
 ) -> Simulation:
     """Run every arm of `study` on `hospitals`, which must include the user's.
 
@@ -387,10 +238,7 @@ def simulate(
     which is one for each of them. As in a deployment, an answer that takes longer than
     the round's deadline is too late; by the clock `timeless` none does, so that a figure does not
     depend on the machine. `workers`: processes of one thread each, in which the hospitals train;
-    None: what `InProcess` finds best. Without stacks the figures are the same, to the last bit.
-    `stacked`: whether the hospitals of one process are trained as one stack, which ends within
-    float32's rounding of the same; None: where that is faster, which with few hospitals on a
-    processor it is not.
+    None: what `InProcess` finds best. The figures are the same, to the last bit.
     """
     if workers is not None and workers < 1:
         raise StudyError(f"workers = {workers}; it must be 1 or more")
@@ -410,7 +258,7 @@ def simulate(
             case HospitalsCompared(found):
                 on_check(found)
 
-    with InProcess(study, hospitals, clock, workers=workers, stacked=stacked) as channel:
+    with InProcess(study, hospitals, clock, workers=workers) as channel:
         ctx = RunContext(
             study=study,
             channel=channel,

@@ -1,12 +1,11 @@
-"""Benchmark of the simulator: MNIST's network at 100 agents, and 1,000 hospitals of a table.
+"""Benchmark of the simulator: MNIST's network at 100 agents.
 
     EROSION_DATA=FOLDER python -m experiments.benchmarks.simulation --json simulation.json
 
 One after the other, each as a separate program: ours, Flower's simulation engine, a plain loop in
 one process, and the machine's limit. A round is 60,000 images; a rate is images a second in the
 median round. The limit is that of the matrix products of a training step alone, in as many
-processes. The table's hospitals are trained as a simulation does by default, as a stack in each
-process, and one after the other, the two in turns.
+processes.
 """
 
 import json
@@ -22,7 +21,7 @@ PROGRAMS = "experiments.benchmarks.simulation_programs"
 IMAGES = 60_000  # of a round
 DEADLINE_SECONDS = 3600.0
 SAMPLE_SECONDS = 1.0  # between two looks at the memory
-ALL = ("ours", "loop", "flower", "limit", "table")
+ALL = ("ours", "loop", "flower", "limit")
 
 
 def measure(program: str, rounds: int, workers: int, device: str) -> dict[str, Any]:
@@ -41,7 +40,7 @@ def measure(program: str, rounds: int, workers: int, device: str) -> dict[str, A
 
 
 def compare(found: dict[str, dict[str, Any]]) -> list[ReportLine]:
-    """Return images a second of each system, and seconds of a round of a table in both ways."""
+    """Return images a second of each system."""
     rates = {
         name: IMAGES / median(figures["seconds_per_round"])
         for name, figures in found.items()
@@ -56,12 +55,6 @@ def compare(found: dict[str, dict[str, Any]]) -> list[ReportLine]:
         for peer, rate in rates.items()
         if peer != "ours" and "ours" in rates
     ]
-    if "table" in found:
-        ours, in_turn = (
-            median(found["table"][key])
-            for key in ("seconds_per_round", "seconds_per_round_in_turn")
-        )
-        lines.append(ReportLine("simulation.table.vs_in_turn", ours, in_turn, "s/round"))
     return lines
 
 

@@ -7,7 +7,6 @@ each agent one epoch of SGD in batches of 32, then the plain average of all.
 import argparse
 import json
 import os
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -21,9 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from erosion.simulation.simulator import simulate
-from erosion.simulation.testbed_sites import site_of
 from erosion.sources.mnist import partition, read_mnist
-from erosion_client.training.hospital import Hospital
 from erosion_common.learning.models import (
     MnistCnn,
     build_model,
@@ -31,15 +28,11 @@ from erosion_common.learning.models import (
     flat_parameters,
     load_flat_parameters,
 )
-from erosion_common.study.study import Study
 from experiments.papers.mnist import agents_of, study_of
 
 AGENTS, BATCH_SIZE, LEARNING_RATE = 100, 32, 0.1
 SHAPE, CLASSES = (1, 28, 28), 10
 LIMIT_SECONDS = 10.0  # of matrix products
-TABLE_HOSPITALS, TABLE_PATIENTS, TABLE_COLUMNS = 1000, 40, 10
-TABLE_ROUNDS, TABLE_TURNS = 5, 3  # of each way to train them
-TABLE_TRAINING = {"steps": 5, "batch_size": 16, "learning_rate": 0.1}
 
 
 def data_folder() -> Path:
@@ -217,56 +210,6 @@ def _products(_number: int) -> float:
     return batches * BATCH_SIZE / passed
 
 
-def table(workers: int) -> dict[str, Any]:
-    """Return a thousand hospitals with a logistic regression on a small table.
-
-    As a simulation trains them by default, and one after the other, the two in turns.
-    """
-    names = [f"h{number}" for number in range(TABLE_HOSPITALS)]
-    columns = [f"x{number}" for number in range(TABLE_COLUMNS)]
-    study = Study.model_validate(
-        {
-            "name": "table",
-            "user": names[0],
-            "hospitals": names,
-            "rounds": TABLE_ROUNDS,
-            "task": {"kind": "tabular", "target": "y", "classes": ["0", "1"], "features": columns},
-            "model": {"name": "logistic"},
-            "training": TABLE_TRAINING,
-            "arms": {"weight_erosion": {"distance_penalty": 0.001}},
-            "evaluation": {"bootstrap": 100},
-        }
-    )
-    with tempfile.TemporaryDirectory() as folder:
-        hospitals = {name: _table_hospital(Path(folder), name) for name in names}
-        seconds: dict[bool | None, list[float | None]] = {None: [], False: []}
-        for stacked in [*seconds] * TABLE_TURNS:
-            found = simulate(study, hospitals, workers=workers, stacked=stacked)
-            seconds[stacked] += [record.seconds for record in found.records["weight_erosion"]]
-    return {
-        "seconds_per_round": seconds[None],
-        "seconds_per_round_in_turn": seconds[False],
-        "hospitals_in_last_round": sum(
-            entry.outcome == "accepted"
-            for entry in found.records["weight_erosion"][-1].hospitals.values()
-        ),
-    }
-
-
-def _table_hospital(folder: Path, name: str) -> Hospital:
-    draws = np.random.default_rng(int(name[1:]))
-    rows = draws.normal(size=(TABLE_PATIENTS, TABLE_COLUMNS))
-    ill = (rows[:, 0] + draws.normal(size=TABLE_PATIENTS) > 0).astype(int)
-    lines = [",".join([*(f"x{number}" for number in range(TABLE_COLUMNS)), "y"])]
-    lines += [
-        ",".join([*(f"{value:.4f}" for value in row), str(y)])
-        for row, y in zip(rows, ill, strict=True)
-    ]
-    path = folder / f"{name}.csv"
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return Hospital(site_of(name, {"path": path}))
-
-
 def main() -> None:
     """Run one of the programs."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -281,7 +224,6 @@ def main() -> None:
         "loop": lambda: loop(options.rounds),
         "flower": lambda: flower(options.rounds, options.workers),
         "limit": lambda: limit(options.workers),
-        "table": lambda: table(options.workers),
     }
     print(json.dumps(programs[options.program]()))
 

@@ -23,15 +23,12 @@ from erosion_common.algorithms.personal_layers import (
 from erosion_common.learning.batch_statistics import SiteBatchNorm
 from erosion_common.learning.models import Mlp, build_model, parameter_layout
 from erosion_common.learning.networks import MonaiNetwork, TorchvisionNetwork
-from erosion_common.learning.stacked_sgd import why_not_stacked
 from erosion_common.learning.trainable import flat_parameters, load_flat_parameters
-from erosion_common.learning.training import Training
 from tests.support.close import assert_close
 from tests.support.federation import small_study
 from tests.support.five_hospitals import hospitals, study_with
 from tests.support.local_works import layout, local_round, work
 from tests.support.refusals import refused
-from tests.support.tasks import classes_of
 
 SITE = Mlp(hidden=(3,), normalisation="site")
 NET = parameter_layout(SITE, (2,), 2)  # 1 linear, 2 normalisation, 4 output
@@ -212,8 +209,6 @@ def test_what_makes_no_sense_is_refused() -> None:
     with refused(ValueError, "fedrep"):
         small_study(model={"name": "mlp"}, arms={"fedrep": {}}, scaling="user", privacy=private)
     assert problem_with_own(("representation",), layout) is not None
-    assert why_not_stacked(SITE, classes_of(2), Training(steps=1))
-    assert not why_not_stacked(Mlp(), classes_of(2), Training(steps=1))
 
 
 @pytest.mark.parametrize(

@@ -147,7 +147,6 @@ def test_every_public_name_is_there_and_no_other() -> None:
         (lambda: UNTYPED.read_run("a" * 5000), "folder = a str; it must be"),
         (lambda: UNTYPED.load_model("a\0"), "run_folder = 'a\\x00'; it must be a path"),
         (lambda: UNTYPED.simulate("breast-cancer", workers="a"), "workers = 'a'; it must be a"),
-        (lambda: UNTYPED.simulate("breast-cancer", stacked=1), "stacked = 1; it must be True"),
         (lambda: UNTYPED.simulate("breast-cancer", weights=5), "weights = 5; it must be a path"),
         (lambda: UNTYPED.testbed("breast-cancer", runs=5), "runs = 5; it must be a path"),
         (lambda: UNTYPED.testbed("breast-cancer", outputs=5), "outputs = 5; it must be a list"),

@@ -23,10 +23,10 @@ def study(**changes: object) -> Study:
     return Study.model_validate({**raw, "rounds": 3, **changes})
 
 
-def simulated(found: Study, folder: Path, device: str, *, stacked: bool = False) -> Simulation:
+def simulated(found: Study, folder: Path, device: str) -> Simulation:
     folder.mkdir(exist_ok=True)
     sites = sites_of_testbed(found, folder, folder, None, None, device=device)
-    return simulate(found, {name: Hospital(s) for name, s in sites.items()}, stacked=stacked)
+    return simulate(found, {name: Hospital(s) for name, s in sites.items()})
 
 
 def differences(found: Simulation, other: Simulation) -> dict[str, float]:
@@ -37,13 +37,12 @@ def differences(found: Simulation, other: Simulation) -> dict[str, float]:
 
 
 @on_gpu
-@pytest.mark.parametrize("stacked", [False, True])
 @pytest.mark.parametrize("model", [{"name": "logistic"}, NETWORK])
 def test_a_gpu_learns_what_a_processor_does_and_twice_the_same(
-    model: dict[str, object], stacked: bool, tmp_path: Path
+    model: dict[str, object], tmp_path: Path
 ) -> None:
     found = study(model=model)
-    first, again = (simulated(found, tmp_path, "cuda", stacked=stacked) for _ in range(2))
+    first, again = (simulated(found, tmp_path, "cuda") for _ in range(2))
     assert set(differences(first, again).values()) == {0.0}
     assert max(differences(first, simulated(found, tmp_path, "cpu")).values()) < ROUNDING
 

@@ -22,16 +22,11 @@ def test_rates_are_of_the_median_round() -> None:
         "ours": {"seconds_per_round": [9.0, 6.0, 5.0]},
         "flower": {"seconds_per_round": [60.0, 20.0, 12.0]},
         "limit": {"samples_per_second": 15_000.0},
-        "table": {
-            "seconds_per_round": [3.0, 0.5, 0.4],
-            "seconds_per_round_in_turn": [2.0, 1.5, 1.0],
-        },
     }
     lines = {line.name: line for line in compare(found)}
     assert lines["simulation.mnist.vs_flower"].ours == 10_000.0
     assert lines["simulation.mnist.vs_flower"].peer == 3_000.0
     assert lines["simulation.mnist.vs_limit"].ratio == pytest.approx(2 / 3)
-    assert lines["simulation.table.vs_in_turn"].ratio == pytest.approx(3.0)
 
 
 def test_the_limit_counts_the_network_s_own_products() -> None:
@@ -44,15 +39,6 @@ def test_the_limit_counts_the_network_s_own_products() -> None:
         (len(layer.weight), layer.weight[0].numel(), made[:, 0].numel()) for layer, made in calls
     ]
     assert found == programs._layers()
-
-
-def test_a_table_s_hospitals_all_take_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(programs, "TABLE_HOSPITALS", 6)
-    monkeypatch.setattr(programs, "TABLE_ROUNDS", 2)
-    monkeypatch.setattr(programs, "TABLE_TURNS", 2)
-    found = programs.table(workers=2)
-    assert len(found["seconds_per_round"]) == len(found["seconds_per_round_in_turn"]) == 4
-    assert found["hospitals_in_last_round"] == 6
 
 
 @needs_mnist

@@ -144,19 +144,6 @@ def test_a_study_of_long_rounds_goes_on_in_as_many_processes_as_there_are_cores(
     assert_same(found, expected)  # the first round was here, and what was kept went along
 
 
-def test_who_is_in_a_stack_does_not_depend_on_how_long_a_round_took(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    started = counted(monkeypatch)
-    monkeypatch.setattr(simulator, "WORTH_SECONDS", 1e-9)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1})
-    for stacked in (True, None):
-        study, sites = study_with(rounds=2), hospitals(tmp_path)
-        simulate(study, sites, clock=timeless, workers=None, stacked=stacked)
-        monkeypatch.setattr(simulator, "FEWEST_STACKED", 3)
-    assert started == []
-
-
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many processes are started from now on."""
     started: list[int] = []

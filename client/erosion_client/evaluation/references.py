@@ -26,7 +26,7 @@ from torch import Tensor
 
 from erosion_client.dataset.local_dataset import Rows
 from erosion_common.algorithms.personal_layers import take_step
-from erosion_common.learning.local_sgd import predictions_of, train_locally
+from erosion_common.learning.local_sgd import predictions_of
 from erosion_common.learning.local_work import LocalOutcome, LocalWork
 from erosion_common.study.sections import LocalReference
 from erosion_common.study.study import Study
@@ -103,7 +103,7 @@ def loss_of_local_arm(
     """Return the same for an arm that trains alone: `work` is its first round's, on everybody."""
     total = 0.0
     for rest, held_out in _in_turn(folds):
-        left = replace(work.only(torch.from_numpy(rest)), trainer=train_locally)
+        left = work.only(torch.from_numpy(rest))
         for round_number in range(1, study.rounds + 1):
             at = study.training.at(round_number, study.rounds)
             left = replace(left, round=round_number, training=at)

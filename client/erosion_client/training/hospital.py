@@ -57,7 +57,6 @@ from erosion_common.algorithms.base import TRAIN, ArmBase
 from erosion_common.algorithms.personal_layers import personal_parameters, take_step
 from erosion_common.errors import ErosionError, Refusal, SiteError
 from erosion_common.learning.finished import Finished, Predictor, last_layer, predicted_by
-from erosion_common.learning.local_sgd import Trainer, train_locally
 from erosion_common.learning.local_work import LocalAnswer, LocalOutcome, LocalWork, Tensors
 from erosion_common.learning.models import first_parameters
 from erosion_common.protocol.compression import compress_with_feedback, unpacked
@@ -135,7 +134,6 @@ class Hospital:
         out predictions as the user; None: by the site file, where that has one.
         """
         self.site, self._secret = site, secret
-        self.trainer: Trainer = train_locally  # a simulation may train hospitals together
         self._records = records = records or Records.of(site)
         self._sealed = SealedSteps(site, records.sums)
         self._private = PrivateRounds(site, noise_secret or secret, records)
@@ -581,7 +579,6 @@ class Hospital:
                 name: checked_payload(name, tensor, length).to(device)
                 for name, tensor in enclosed_of(request, arm).items()
             },
-            trainer=self.trainer,
         )
 
     def _predictions(

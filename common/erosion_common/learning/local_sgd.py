@@ -275,11 +275,6 @@ class Samples:
     smallest_batch: int = 1  # samples that a mini-batch must have
 
 
-Trainer = Callable[
-    [nn.Module, Tensor, Samples, Training, torch.Generator, Pull | None, int], LocalResult
-]  # `train_locally`, or what does the same otherwise
-
-
 def train_locally(
     model: nn.Module,
     start: Tensor,

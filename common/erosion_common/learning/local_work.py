@@ -17,7 +17,6 @@ from erosion_common.learning.local_sgd import (
     LocalResult,
     Pull,
     Samples,
-    Trainer,
     gradient,
     mini_batches,
     objective,
@@ -122,7 +121,6 @@ class LocalWork:
     disclosed_samples: int | None = None  # n for others, with privacy of patients; None: as it is
     smallest_cell: int = 1  # patients of a part that disclosed values are about, at least
     smallest_batch: int = 1  # samples that a mini-batch must have
-    trainer: Trainer = train_locally  # what does the local training
 
     @property
     def num_disclosed(self) -> int:
@@ -183,7 +181,7 @@ class LocalWork:
         if self.privacy is not None and not self.is_user:
             raise TypeError("local training without noise at a hospital of patients with privacy")
         generator = self.randomness()
-        return self.trainer(
+        return train_locally(
             self.model,
             start,
             Samples(
@@ -203,8 +201,8 @@ class LocalWork:
         """Return the same with the parameters outside `trained` (dim,) bool held as they start."""
         load_flat_parameters(self.model, start)
         delta = torch.zeros_like(start)
-        with held_but(self.model, trained):  # alone: in a stack they would be another hospital's
-            result = replace(self, trainer=train_locally).sgd(start[trained])
+        with held_but(self.model, trained):
+            result = self.sgd(start[trained])
         delta[trained] = result.delta
         return replace(result, delta=delta)
 

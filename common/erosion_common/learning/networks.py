@@ -33,9 +33,6 @@ class ModelBase(Settings, ABC):
     has_free_shapes: ClassVar[bool] = True  # it can be built without memory, to know its shapes
     grows_with_study: ClassVar[bool] = False  # with the inputs' shape, or with widths in the study
 
-    is_stackable: ClassVar[bool] = False  # it can be trained as one of a stack (`stacked_sgd`): no
-    # layer draws, or looks at several patients at once
-
     is_for_images: ClassVar[bool] = False  # in two dimensions; others flatten any input
 
     name: str = Field(description="The kind of model.")
@@ -70,7 +67,6 @@ class ModelBase(Settings, ABC):
 class Logistic(ModelBase):
     """A linear model: for classes, multinomial logistic regression."""
 
-    is_stackable: ClassVar[bool] = True
     grows_with_study: ClassVar[bool] = True
 
     name: Literal["logistic"] = "logistic"
@@ -95,7 +91,6 @@ class Logistic(ModelBase):
 class Mlp(ModelBase):
     """A multilayer perceptron with ReLU."""
 
-    is_stackable: ClassVar[bool] = True
     grows_with_study: ClassVar[bool] = True
 
     name: Literal["mlp"] = "mlp"
@@ -138,7 +133,6 @@ class Mlp(ModelBase):
 class MnistCnn(ModelBase):
     """The network of Gengler et al. 2020: 356,234 parameters on 1x28x28 images, 10 classes."""
 
-    is_stackable: ClassVar[bool] = True
     grows_with_study: ClassVar[bool] = True
 
     is_for_images: ClassVar[bool] = True
@@ -170,8 +164,6 @@ class MnistCnn(ModelBase):
 
 class Resnet18(ModelBase):
     """torchvision's resnet18 with group normalisation: no running statistics to average."""
-
-    is_stackable: ClassVar[bool] = True
 
     is_for_images: ClassVar[bool] = True
     name: Literal["resnet18"] = "resnet18"
