@@ -211,9 +211,6 @@ def test_of_a_sealed_study_it_says_what_is_masked_and_what_is_in_the_clear(tmp_p
     for key in ("min_summed + 1", "above 0.5", "limits.largest_share"):
         assert key in text
     assert "local:" not in text  # which asks the user alone
-    assert "two lengths" not in text
-    cosine = sealed_study(arms={ARM: {"distance_penalty": 0.02, "distance": "cosine"}})
-    assert "two lengths" in "\n".join(leaving(peer, cosine))
     assert f"names {len(sealed.hospitals) - 1}\n" in text  # the user's is in no sum
     careful = site(tmp_path, name="bob", limits={"min_summed": len(sealed.hospitals) - 1})
     assert "in none" in "\n".join(leaving(careful, sealed))

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from erosion_client.records.records import Records
 from erosion_client.sealed.sealed_site import Greeted, Measured, SealedSite
 from erosion_common.algorithms import REGISTRY
 from erosion_common.algorithms.base import TRAIN
@@ -22,7 +21,6 @@ from erosion_common.sealed.phases import (
     SEALED_DISTANCE,
     UNMASK,
     WORDS,
-    Lengths,
     Roster,
     SumRules,
 )
@@ -69,48 +67,6 @@ def test_a_sealed_run_is_the_plain_one(tmp_path: Path, arm: str) -> None:
         for record in outcome.records[arm][:1]
     ]
     assert distances[0] == pytest.approx(distances[1], abs=1e-5)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"distance": "cosine"},
-        {"layer_weights": {"1.bias": 0.0}},
-        {"layer_weights": {"1.weight": 0.25, "1.bias": 3.0}, "distance": "cosine"},
-    ],
-)
-def test_cosines_and_layer_weights_are_the_plain_ones(
-    tmp_path: Path, options: dict[str, object]
-) -> None:
-    arms = {ARM: {"distance_penalty": 0.02, **options}, "local": {}}
-    sealed = run(tmp_path / "sealed", arms=arms)
-    unsealed = plain(arms=arms)
-    assert_same(sealed, unsealed)
-    assert unsealed.finals[ARM].weights != pytest.approx(plain().finals[ARM].weights, abs=1e-6)
-
-
-class BoastfulSite(SealedSite):
-    """Says that its update is longer than it could be."""
-
-    @property
-    def lengths(self) -> Lengths | None:
-        return Lengths(whole=1e99, measured=1e99)
-
-
-def test_a_length_out_of_all_proportion_costs_a_hospital_its_place_and_nobody_else(
-    tmp_path: Path,
-) -> None:
-    arms = {ARM: {"distance_penalty": 0.02, "distance": "cosine"}, "local": {}}
-    (tmp_path / "sealed").mkdir()
-    sites = hospitals(tmp_path / "sealed")
-    identity = sites["carol"]._sealed._given
-    assert identity is not None
-    boastful = BoastfulSite(identity, Records(None, "x").sums, SumRules())
-    sites["carol"]._sealed.__dict__["_new_rounds"] = lambda _: boastful
-    sealed = run_in(tmp_path / "sealed", Line(sealed_study(arms=arms), sites))[0]
-    absent = [Trouble(number, TRAIN, lost=["carol"]) for number in range(1, 4)]
-    assert_same(sealed, plain(*absent, arms=arms))
-    assert "the length that it gave" in sealed.records[ARM][0].hospitals["carol"].reason
 
 
 @pytest.mark.parametrize("step", [TRAIN, DISTANCE, MASKED])

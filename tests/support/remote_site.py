@@ -38,7 +38,6 @@ class RemoteSite:
     rogue: Rogue
     study: Study
     at: RoundContext | None = None  # that of the last hello
-    lengths: None = field(default=None, init=False)
     dealt: Dealt = field(default_factory=dict, init=False)
 
     def hello(self, context: RoundContext, *_: object) -> Hello:

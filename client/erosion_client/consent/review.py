@@ -129,7 +129,7 @@ def leaving(site: Site, study: Study) -> list[str]:
         for name, arm in study.arms.items()
         if name in asking
     ]
-    layout, is_table = study.build_context.layout, isinstance(task, TabularTask)
+    is_table = isinstance(task, TabularTask)
     return _lines(
         "leaving.j2",
         site,
@@ -137,7 +137,6 @@ def leaving(site: Site, study: Study) -> list[str]:
         arms=arms,
         dim=dim,  # 0: not known
         number=number,
-        needs_lengths=lambda arm: arm.sealed_measure(layout).needs_lengths,
         is_private=study.privacy is not None and not is_user,
         is_masked=study.federation.sealed and not is_user,
         is_table=is_table,

@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from erosion_client.records.ledgers import RoundPlace, SumTable
-from erosion_common.algorithms.base import TRAIN, WHOLE, SealedMeasure
+from erosion_common.algorithms.base import TRAIN
 from erosion_common.errors import Refusal
 from erosion_common.sealed import distance, phases, roster
 from erosion_common.sealed.audit import Disclosure
 from erosion_common.sealed.keys import digest, new_pair, private_half
-from erosion_common.sealed.masks import BUCKETS, Words, fits_range, hides_others, norm_of
+from erosion_common.sealed.masks import BUCKETS, Words, fits_range, hides_others
 from erosion_common.sealed.phases import Hello, Receipt, Roster, RoundContext, SumRules, View
 from erosion_common.sealed.pinned_keys import problem_with_owners
 from erosion_common.sealed.power_residues import Whole, problem_with_key
@@ -55,7 +55,6 @@ class Greeted:
 
     context: RoundContext
     update: Values  # (dim,)
-    measure: SealedMeasure
     update_hash: bytes
     mask_key: bytes
     seal_key: bytes
@@ -146,17 +145,14 @@ class SealedSite:
         """Use these keys from the next phase 1 on."""
         self._identity = identity
 
-    def hello(self, context: RoundContext, update: Values, measure: SealedMeasure = WHOLE) -> Hello:
-        """Phase 1: fresh keys for the update that was just trained; an earlier attempt is over.
-
-        `measure`: what the study's method needs to know about its distance.
-        """
+    def hello(self, context: RoundContext, update: Values) -> Hello:
+        """Phase 1: fresh keys for the update that was just trained; an earlier attempt is over."""
         if not np.isfinite(update.sum()):
             raise Refusal("The update of this site has a value that is not finite.")
         update_hash = digest("update", update.data.cast("B"))
         if self._phase is not None:
             known = self._past(Greeted)
-            if (known.context, known.update_hash, known.measure) == (context, update_hash, measure):
+            if (known.context, known.update_hash) == (context, update_hash):
                 self._note(context, TRAIN)
                 return known.hello
         # From slightly different parameters it would be nearly the same update, in another sum.
@@ -171,7 +167,7 @@ class SealedSite:
         name = self._identity.name
         (mask_key, mask), (seal_key, seal) = new_pair(), new_pair()
         hello = roster.sign_hello(self._identity.node_key, context, name, mask, seal)
-        self._phase = Greeted(context, update, measure, update_hash, mask_key, seal_key, hello)
+        self._phase = Greeted(context, update, update_hash, mask_key, seal_key, hello)
         return hello
 
     def distance(
@@ -202,8 +198,7 @@ class SealedSite:
                 )
         self._phase = None  # once: a question that fails from here on is not repeated
         name = self._identity.name
-        measured = greeted.measure.scaled(greeted.update)
-        values = distance.own_values(question, measured, roster.sketch_seed(hash_))
+        values = distance.own_values(question, greeted.update, roster.sketch_seed(hash_))
         if not distance.is_fine(values):
             raise Refusal("The update of this site is nearly nothing compared with the user's.")
         answer = distance.answer(question, values)
@@ -238,15 +233,6 @@ class SealedSite:
     def dealt(self) -> Mapping[str, tuple[bytes, bytes]]:
         """The shares in the envelopes, and its own, as commitments."""
         return self._past(Measured).dealt
-
-    @property
-    def lengths(self) -> phases.Lengths | None:
-        """The lengths of the measured update, where its method needs them."""
-        greeted = self._past(Measured).greeted
-        if not greeted.measure.needs_lengths:
-            return None
-        whole, scaled = greeted.update, greeted.measure.scaled(greeted.update)
-        return phases.Lengths(whole=norm_of(whole), measured=norm_of(scaled))
 
     def masked(
         self, weights: Mapping[str, float], scale: float, envelopes: Mapping[str, bytes]

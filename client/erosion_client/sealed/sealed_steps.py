@@ -63,7 +63,7 @@ class SealedSteps:
             received=request.received,
         )
         # A study sums the updates of one arm; in another they would be summed again.
-        settings, layout = request.study.arms[request.arm], request.study.build_context.layout
+        settings = request.study.arms[request.arm]
         if settings.user_only:
             raise Refusal(f"{request.arm} asks no hospital but the user.")
         if request.study.problem_with_sealed_values(update):  # the patients say how many moved
@@ -79,7 +79,7 @@ class SealedSteps:
             self._runs.popitem(last=False)
         rounds.identify(identity)
         values = update.contiguous().numpy()
-        return rounds.hello(context, values, settings.sealed_measure(layout))
+        return rounds.hello(context, values)
 
     def answer(self, request: TrainRequest) -> LocalAnswer:
         """Phases 2 to 4. Raises Refusal."""
@@ -107,9 +107,7 @@ class SealedSteps:
         )
         proof = from_rows(_rows(request, phases.MODULUS_PROOF, num_bytes))
         sealed, envelopes = rounds.distance(asked.roster, question, proof)
-        said = phases.DistanceSaid(
-            envelopes=envelopes, dealt=dict(rounds.dealt), lengths=rounds.lengths
-        )
+        said = phases.DistanceSaid(envelopes=envelopes, dealt=dict(rounds.dealt))
         answer = {phases.SEALED_DISTANCE: to_rows([sealed], num_bytes)[0]}
         return LocalAnswer(answer, said.model_dump(mode="json"))
 

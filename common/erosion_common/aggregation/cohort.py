@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -37,15 +37,6 @@ class Update:
     # Euclidean, of the attachments that others train on
     steps: int | None = None  # mini-batches of this round; None where it did not say how many
     all_samples: float | None = None  # that the hospital has, |S_i|; None: those that it counts for
-
-
-@runtime_checkable
-class KnowsProducts(Protocol):
-    """A cohort for which the hospitals measured what others compute from the updates."""
-
-    def products(self) -> tuple[Tensor, Tensor]:
-        """Return <d_i, d_i> and <d_i, d_0> in the method's measure: own first, (n+1,) float64."""
-        ...
 
 
 class Cohort(Protocol):

@@ -25,15 +25,12 @@ the round's parameters all the same: where it ended minus what it received. So u
 compared and averaged as the models that they lead to.
 """
 
-import math
 from abc import abstractmethod
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
@@ -48,44 +45,6 @@ from erosion_common.learning.local_work import (
 from erosion_common.learning.training import Training
 from erosion_common.settings.base import Settings
 from erosion_common.tasks.task import Task
-
-WeightedPlace = tuple[slice, float]  # a layer's place in the flat vector, and its weight
-F = TypeVar("F", np.float32, np.float64)
-
-
-@dataclass(frozen=True, slots=True)
-class SealedMeasure:
-    """The distances that a method needs. Hospitals read it in the study, not in a request."""
-
-    places: Sequence[WeightedPlace] = ()  # where a coordinate counts other than once
-    cosine: bool = False  # it needs directions, which are of a distance and two lengths
-
-    @property
-    def needs_lengths(self) -> bool:
-        """Whether each hospital also says how long its update is.
-
-        With layer weights the length gives the sum its range: layers that count little may hold
-        large values.
-        """
-        return self.cosine or bool(self.places)
-
-    @property
-    def largest_scale(self) -> float:
-        """How many times as long as a vector its `scaled` one can be, 1 at least."""
-        return math.sqrt(max([1.0, *(weight for _, weight in self.places)]))
-
-    def scaled(self, vector: NDArray[F]) -> NDArray[F]:
-        """Return it with every coordinate times the root of its weight."""
-        if not self.places:
-            return vector
-        scaled = vector.copy()
-        for place, weight in self.places:
-            scaled[place] *= weight**0.5
-        return scaled
-
-
-WHOLE = SealedMeasure()  # of all parameters alike
-
 
 State = TypeVar("State")
 
@@ -418,10 +377,6 @@ class ArmBase(Settings):
     def own_attachments(self, num_hospitals: int) -> Mapping[str, TensorSpec]:
         """Return the attachments that the user's own update may bring."""
         return {}
-
-    def sealed_measure(self, layout: Callable[[], Layout]) -> SealedMeasure:
-        """Return the measure of its sealed distances."""
-        return WHOLE
 
     def problem_with_sealing(self) -> str | None:
         """Return what makes this algorithm impossible on sealed rounds, or None."""

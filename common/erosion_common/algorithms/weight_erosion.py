@@ -10,15 +10,13 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from erosion_common.aggregation.cohort import Cohort, HospitalName, KnowsProducts, Update
+from erosion_common.aggregation.cohort import Cohort, HospitalName, Update
 from erosion_common.algorithms.base import (
     OUTPUT_BIAS,
     Algorithm,
     BuildContext,
     Layout,
-    SealedMeasure,
     Step,
-    WeightedPlace,
 )
 from erosion_common.algorithms.equal_steps import (
     as_of_equal_steps,
@@ -31,6 +29,7 @@ from erosion_common.learning.training import Training
 from erosion_common.settings.names import OrAuto
 
 SizeUnit = Literal["seen", "formula", "completed_passes", "batches"]
+WeightedPlace = tuple[slice, float]  # a layer's place in the flat vector, and its weight
 
 
 def repeats(
@@ -186,8 +185,6 @@ def _fits(name: str, parameter: str) -> bool:
 
 def _products(cohort: Cohort, places: Sequence[WeightedPlace]) -> tuple[Tensor, Tensor]:
     """Return <g_i, g_i> and <g_i, g_0> with layer weights, own first: two (n+1,) float64."""
-    if isinstance(cohort, KnowsProducts):
-        return cohort.products()
     squares = torch.zeros(len(cohort.updates), dtype=torch.float64)
     with_own = torch.zeros_like(squares)
     for block, rows in cohort.blocks():
@@ -434,15 +431,13 @@ class WeightErosion(AggregatingArm):
             return f"{problem}, or per_step = false"
         return None
 
-    def sealed_measure(self, layout: Callable[[], Layout]) -> SealedMeasure:
-        """Return the same measure as in the clear; the cosine needs lengths."""
-        places = weighted_places(self.layer_weights, layout()) if self.layer_weights else []
-        return SealedMeasure(tuple(places), self.distance == "cosine")
-
     def problem_with_sealing(self) -> str | None:
-        """Refuse a cone: it is around single updates."""
+        """Refuse what is not of the plain distance and one sum."""
         if self.cone != "off":
             return f'cone = "{self.cone}" needs single updates, which nobody sees there'
+        if self.distance == "cosine" or self.layer_weights:
+            key = "layer_weights" if self.layer_weights else 'distance = "cosine"'
+            return f"{key} needs more of an update than its distance from the user's; leave it out"
         return super().problem_with_sealing()
 
     def equal_steps(self, context: BuildContext) -> Callable[[int], int] | None:

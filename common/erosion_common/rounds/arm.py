@@ -197,9 +197,8 @@ def algorithm_of(
     if not study.federation.sealed or settings.user_only:
         return algorithm
     peers = tuple(name for name in study.hospitals if name != study.user)
-    measure = settings.sealed_measure(study.build_context.layout)
     terms = SealedTerms(
-        study.digest, arm, study.user, peers, run, measure, as_text(scaling), study.longest_noise
+        study.digest, arm, study.user, peers, run, as_text(scaling), study.longest_noise
     )
     return seal(algorithm, terms, records=sums, keys=keys)
 

@@ -72,18 +72,13 @@ class Examined:
     claimed: float  # distance to the user's update
     shown: float | None  # the true one; None: the opening is not of what was sent
     reason: str = ""  # why it is not
-    lengths: tuple[float, float] | None = None  # claimed and shown, where it said any
 
     @property
     def is_honest(self) -> bool:
         """Whether what was summed was as near as was claimed."""
         if self.shown is None:
             return False
-        length, true_length = self.lengths or (0.0, 0.0)
-        return (
-            abs(self.shown - self.claimed) <= TOLERANCE * max(1.0, self.shown)
-            and abs(true_length - length) <= TOLERANCE * true_length
-        )
+        return abs(self.shown - self.claimed) <= TOLERANCE * max(1.0, self.shown)
 
 
 def examine(evidence: Evidence, own: NDArray[np.float32], opening: Disclosure) -> Examined:
@@ -106,11 +101,6 @@ def examine(evidence: Evidence, own: NDArray[np.float32], opening: Disclosure) -
     words = masked_words(view, roster, name, opening.update, (opening.seed, opening.mask_key))
     if words_hash(words) != evidence.delivered[name].words:
         return Examined(name, claimed, None, "the opening is not of what it sent")
-    seed, measure = sketch_seed(everyone), evidence.measure
-    update, mine = measure.scaled(opening.update), measure.scaled(own)
-    apart = np.linalg.norm(sketch(update, seed) - sketch(mine, seed))
-    lengths = None
-    if (said := evidence.lengths.get(name)) is not None:
-        pairs = ((said.whole, norm_of(opening.update)), (said.measured, norm_of(update)))
-        lengths = max(pairs, key=lambda pair: abs(pair[0] - pair[1]))
-    return Examined(name, claimed, float(apart / norm_of(mine)), lengths=lengths)
+    seed = sketch_seed(everyone)
+    apart = np.linalg.norm(sketch(opening.update, seed) - sketch(own, seed))
+    return Examined(name, claimed, float(apart / norm_of(own)))

@@ -49,8 +49,6 @@ class SealedCohort:
     others: Mapping[HospitalName, Update]  # without their deltas
     distances: Mapping[HospitalName, float]
     sum: SealedSum | None = field(default=None)
-    lengths: Mapping[HospitalName, float] = field(default_factory=dict)
-    # in the method's measure, the user's own too; empty where the method does not ask
 
     @cached_property
     def peers(self) -> tuple[HospitalName, ...]:
@@ -73,15 +71,6 @@ class SealedCohort:
     def distances_to_own(self) -> Tensor:
         """Return the distances of the hospitals' sealed answers: (n,) float64."""
         return torch.tensor([self.distances[peer] for peer in self.peers], dtype=torch.float64)
-
-    def products(self) -> tuple[Tensor, Tensor]:
-        """Compute them from the hospitals' lengths and distances, by the law of cosines."""
-        own = self.lengths[self.own.agent] ** 2
-        squares = torch.tensor(
-            [own, *(self.lengths[peer] ** 2 for peer in self.peers)], dtype=torch.float64
-        )
-        apart = torch.cat([torch.zeros(1, dtype=torch.float64), self.distances_to_own()])
-        return squares, (squares + own - apart.square() * own) / 2
 
     def gram(self) -> Tensor:
         """Raise NoSuchSum: sealed updates are not seen."""

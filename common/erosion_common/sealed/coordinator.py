@@ -8,12 +8,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from erosion_common.algorithms.base import SealedMeasure
 from erosion_common.sealed.distance import Asker
 from erosion_common.sealed.keys import private_half
 from erosion_common.sealed.masks import (
@@ -22,11 +21,10 @@ from erosion_common.sealed.masks import (
     apply_masks,
     decode_sum,
     is_exact,
-    norm_of,
     scale_for,
     wide_chunks,
 )
-from erosion_common.sealed.phases import Lengths, Roster, RoundContext, View
+from erosion_common.sealed.phases import Roster, RoundContext, View
 from erosion_common.sealed.power_residues import ResiduePrivateKey
 from erosion_common.sealed.roster import (
     pair_mask,
@@ -63,7 +61,6 @@ class SumCheck:
 
     apart: float  # |M - W g_0|
     at_most: float  # sum f_i d_i |g_0|, with what sketch and rounding may add
-    claims: Literal["distances", "lengths"] = "distances"  # with lengths: |M|, and sum f_i |g_i|
 
     @property
     def holds(self) -> bool:
@@ -100,8 +97,6 @@ class Attempt:
     roster: Roster
     own: NDArray[np.float32]  # (dim,) the user's update
     own_norm: float  # not 0
-    measure: SealedMeasure
-    measured_norm: float  # the same in the method's measure, not 0 either
 
     @cached_property
     def hash(self) -> bytes:
@@ -110,22 +105,13 @@ class Attempt:
 
     def asker(self, key: ResiduePrivateKey) -> Asker:
         """Return the user's side of the distances."""
-        own = self.measure.scaled(self.own)
-        return Asker.of(key, own, self.measured_norm, sketch_seed(self.hash))
+        return Asker.of(key, self.own, self.own_norm, sketch_seed(self.hash))
 
     def view(
-        self,
-        asked: bytes,
-        weights: Mapping[str, float],
-        distances: Mapping[str, float],
-        lengths: Mapping[str, Lengths],
+        self, asked: bytes, weights: Mapping[str, float], distances: Mapping[str, float]
     ) -> View:
         """Return phase 3: the weights, and a range that fits those with weight."""
-        farthest = max(
-            lengths[name].whole / self.own_norm if name in lengths else distances[name]
-            for name, weight in weights.items()
-            if weight > 0
-        )
+        farthest = max(distances[name] for name, weight in weights.items() if weight > 0)
         return View(asked, weights, scale_for(self.own_norm, farthest))
 
     def shares(self, released: Mapping[str, Pair], dealt: Mapping[str, Dealt]) -> ReleasedShares:
@@ -161,23 +147,17 @@ class Attempt:
         view: View,
         delivered: Sequence[str],
         distances: Mapping[str, float],
-        lengths: Mapping[str, Lengths],
         asker: Asker,
     ) -> SumCheck:
-        """Return whether the sum fits the distances, and the lengths where there are any."""
+        """Return whether the sum fits the distances."""
         weights = {name: view.weights[name] for name in delivered}
         in_ring = len(self.own) ** 0.5 * len(delivered) / 2 / view.scale
-        if lengths:
-            claimed = sum(weight * lengths[name].whole for name, weight in weights.items())
-            check = SumCheck(norm_of(total), EXACT_SLACK * claimed + in_ring, "lengths")
-            if not check.holds:
-                return check
         in_asking = sum(weights.values()) * len(asker.own) ** 0.5 / asker.scale
         return check_sum(
-            self.measure.scaled(total),
-            self.measure.scaled(self.own),
+            total,
+            self.own,
             weights,
             distances,
-            own_norm=self.measured_norm,
-            rounding=self.measure.largest_scale * in_ring + in_asking,
+            own_norm=self.own_norm,
+            rounding=in_ring + in_asking,
         )

@@ -60,8 +60,6 @@ ExactFloat = Annotated[
     BeforeValidator(_from_hexadecimal_float),
     PlainSerializer(lambda value: float(value).hex(), return_type=str),
 ]
-# Far beyond any vector of float32, and its square is a number.
-Length = Annotated[ExactFloat, Field(ge=0, le=1e100, allow_inf_nan=False)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,19 +247,11 @@ class DistanceAsked(Settings):
     scale: ExactFloat
 
 
-class Lengths(Settings):
-    """How long a site's update is, where its method has to know."""
-
-    whole: Length  # |g_i|
-    measured: Length  # the same in the method's measure: with its layers' weights
-
-
 class DistanceSaid(Settings):
     """Shares for each other site, and which they are: of the seed and of the mask key."""
 
     envelopes: dict[Name, Envelope]
     dealt: dict[Name, tuple[Commitment, Commitment]]  # its own, too
-    lengths: Lengths | None = None
 
 
 class MaskedAsked(Settings):

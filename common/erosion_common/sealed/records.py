@@ -12,13 +12,12 @@ import safetensors.torch
 from pydantic import Field
 from torch import Tensor
 
-from erosion_common.algorithms.base import SealedMeasure
 from erosion_common.errors import CheckpointError
 from erosion_common.formats.json_file import with_checksum, without_checksum, write_json
 from erosion_common.formats.tensor_file import metadata, read_with_header
 from erosion_common.sealed import phases
 from erosion_common.sealed.masks import BUCKETS
-from erosion_common.sealed.phases import Hello, Lengths, Receipt, RoundContext, View
+from erosion_common.sealed.phases import Hello, Receipt, RoundContext, View
 from erosion_common.sealed.power_residues import MOST_BITS
 from erosion_common.settings.base import Settings
 from erosion_common.support.files import (
@@ -43,19 +42,11 @@ class Evidence(Settings):
     delivered: dict[str, Receipt]
     apart: float  # |M - W g_0|
     at_most: float  # what the claimed distances allow
-    claims: Literal["distances", "lengths"] = "distances"  # with lengths: |M|, and what they allow
-    lengths: dict[str, Lengths] = Field(default_factory=dict)  # as they were claimed
-    places: list[tuple[int, int, float]] = Field(default_factory=list)  # of the measure
 
     @property
     def view(self) -> View:
         """The view that the hospitals got."""
         return View(self.asked, self.weights, self.scale)
-
-    @property
-    def measure(self) -> SealedMeasure:
-        """What the distances are of."""
-        return SealedMeasure(tuple((slice(a, b), weight) for a, b, weight in self.places))
 
 
 _EVIDENCE = "-evidence.json"

@@ -16,13 +16,11 @@ from erosion_common.aggregation import vectors
 from erosion_common.aggregation.cohort import HospitalName, Update
 from erosion_common.algorithms.base import (
     TRAIN,
-    WHOLE,
     Answers,
     Ask,
     ExpectedReply,
     Payload,
     RoundStart,
-    SealedMeasure,
     SiteAnswer,
     TensorSpec,
 )
@@ -30,8 +28,8 @@ from erosion_common.sealed import phases
 from erosion_common.sealed.cohort import SealedCohort, SealedSum
 from erosion_common.sealed.coordinator import Attempt, SumCheck
 from erosion_common.sealed.distance import Question
-from erosion_common.sealed.masks import BUCKETS, Words, norm_of
-from erosion_common.sealed.phases import Lengths, Receipt, Roster, RoundContext, SumRules, View
+from erosion_common.sealed.masks import BUCKETS, Words
+from erosion_common.sealed.phases import Receipt, Roster, RoundContext, SumRules, View
 from erosion_common.sealed.power_residues import (
     CoordinatorKeys,
     from_bytes,
@@ -61,7 +59,6 @@ class SealedTerms:
     user: HospitalName
     peers: tuple[HospitalName, ...]  # that the study names
     run: str = ""
-    measure: SealedMeasure = WHOLE
     scaling: str = ""  # that every site gets, as text
     longest_noise: Callable[[float, int], float] = lambda _patients, _dim: 0.0
     # for privacy, in the norm of an update, by its numbers of patients and of values
@@ -83,7 +80,6 @@ class SealedRound:
     peers: Mapping[HospitalName, Update]  # without their deltas
     attempt: Attempt
     distances: Mapping[HospitalName, float]  # from phase 2 on, as are all below
-    lengths: Mapping[HospitalName, Lengths]  # empty where the method asks for none
 
     def __init__(
         self, terms: SealedTerms, records: SumRecords, keys: CoordinatorKeys, begun: RoundStart
@@ -123,8 +119,7 @@ class SealedRound:
         self.own, *others = answered.cohort.updates
         own_norm = vectors.norm(self.own.delta)  # the cohort has no other values
         values = self.own.delta.numpy()
-        measured_norm = norm_of(terms.measure.scaled(values)) if terms.measure.places else own_norm
-        if not (own_norm > 0 and measured_norm > 0):
+        if not own_norm > 0:
             raise Skipped("the user's own update has norm zero, which gives a sealed sum no range")
         hellos = {update.agent: update.hello for update in others if update.hello is not None}
         roster = self._roster(context, hellos)
@@ -134,7 +129,7 @@ class SealedRound:
             raise Skipped(
                 f"{len(self.peers)} hospitals answered; a sealed sum needs {RULES.fewest}"
             )
-        self.attempt = Attempt(context, roster, values, own_norm, terms.measure, measured_norm)
+        self.attempt = Attempt(context, roster, values, own_norm)
         self._noise = {
             n: terms.longest_noise(peer.samples_seen, len(values)) for n, peer in self.peers.items()
         }
@@ -211,7 +206,6 @@ class SealedRound:
         for name in self._far(distances):
             self._reject(name, f"distance {distances[name]:.4g}: out of all proportion")
             del said[name], distances[name]
-        self.lengths = {name: values.lengths for name, values in said.items() if values.lengths}
         self._envelopes = {name: values.envelopes for name, values in said.items()}
         self._dealt = {name: values.dealt for name, values in said.items()}
         self.distances = distances
@@ -232,34 +226,11 @@ class SealedRound:
             said: phases.DistanceSaid = reply.values
             if said.envelopes.keys() != everyone - {name} or said.dealt.keys() != everyone:
                 self._reject(name, "it shares its secrets out to others than those of the round")
-            elif self.attempt.measure.needs_lengths and said.lengths is None:
-                self._reject(name, "no lengths of its update, which the method needs")
             elif name not in self._opened:
                 self._reject(name, "a sealed distance that is none")
             else:
                 found[name] = said
-        for name in self._outsized({n: said.lengths for n, said in found.items()}):
-            self._reject(name, "the length that it gave is out of all proportion")
-            del found[name]
         return found
-
-    def _outsized(self, lengths: Mapping[HospitalName, Lengths | None]) -> list[HospitalName]:
-        """Return those with updates so long that the others' would be lost in the sum's range."""
-        attempt, left_out = self.attempt, []
-        said = {"": Lengths(whole=attempt.own_norm, measured=attempt.measured_norm)}
-        said |= {name: length for name, length in lengths.items() if length is not None}
-        for name, length in said.items():
-            if not name:
-                continue
-            others = [other for n, other in said.items() if n != name]
-            noise = self._noise[name]
-            baseline = median(other.whole for other in others)
-            in_measure = median(other.measured for other in others)
-            if length.whole - noise > OUTSIZED * baseline or (
-                length.measured - attempt.measure.largest_scale * noise > OUTSIZED * in_measure
-            ):
-                left_out.append(name)
-        return left_out
 
     def _far(self, distances: Mapping[HospitalName, float]) -> list[HospitalName]:
         """Return those with updates far longer than the others', or too far away to say how far.
@@ -267,11 +238,10 @@ class SealedRound:
         At the distance d an update is from d - 1 to d + 1 times as long as the user's. That much of
         it as noise for privacy can be is not its hospital's doing.
         """
-        in_measure = self.attempt.measure.largest_scale / self.attempt.measured_norm
         left_out = []
         for name, apart in distances.items():
             baseline = median([1.0, *(other + 1 for n, other in distances.items() if n != name)])
-            noise = in_measure * self._noise[name]
+            noise = self._noise[name] / self.attempt.own_norm
             if apart - 1 - noise > OUTSIZED * baseline or apart >= self._asker.farthest:
                 left_out.append(name)
         return left_out
@@ -283,11 +253,7 @@ class SealedRound:
         kind: type[SealedCohort] = SealedCohort,
     ) -> SealedCohort:
         """Return what the algorithm sees of these hospitals."""
-        known = {}
-        if self.attempt.measure.needs_lengths:
-            known = {name: said.measured for name, said in self.lengths.items()}
-            known[self.own.agent] = self.attempt.measured_norm
-        return kind(self.own, {n: self.peers[n] for n in names}, self.distances, made, known)
+        return kind(self.own, {n: self.peers[n] for n in names}, self.distances, made)
 
     def sum_up(
         self, weights: Mapping[HospitalName, float]
@@ -301,7 +267,7 @@ class SealedRound:
         )
         self._records.begin(pending)  # before anybody is asked for it
         attempt = self.attempt
-        view = attempt.view(self._asked, weights, self.distances, self.lengths)
+        view = attempt.view(self._asked, weights, self.distances)
         self._total: Words | None = None
         self._receipts: dict[HospitalName, Receipt] = {}  # of those who are in the sum
         self._seeds: dict[HospitalName, bytes] = {}  # hashes of their masks' seeds
@@ -322,7 +288,7 @@ class SealedRound:
         self._records.begin(pending.model_copy(update={"delivered": tuple(delivered)}))
         answered = yield self._unmask(view)
         values = self._unmasked(view, answered)
-        check = attempt.check(values, view, delivered, self.distances, self.lengths, self._asker)
+        check = attempt.check(values, view, delivered, self.distances, self._asker)
         if not check.holds:
             self._records.suspect(self._evidence(view, check), self.own.delta)
         return values, used, check
@@ -421,9 +387,6 @@ class SealedRound:
             delivered=self._receipts,
             apart=check.apart,
             at_most=check.at_most,
-            claims=check.claims,
-            lengths=dict(self.lengths),
-            places=[(p.start, p.stop, weight) for p, weight in self.attempt.measure.places],
         )
 
     def _reject(self, name: HospitalName, why: str) -> None:

@@ -184,9 +184,8 @@ class _SealedRounds:
 
 
 def _stopped(state: SealedState, round_: SealedRound, check: SumCheck) -> Step[SealedState]:
-    found = "from the user's update" if check.claims == "distances" else "long"
     note = (
-        f"the sum does not fit the {check.claims} ({check.apart:.3g} {found}, at most"
+        f"the sum does not fit the distances ({check.apart:.3g} from the user's update, at most"
         f" {check.at_most:.3g} is possible): a hospital's report of its update is not true of"
         " what it sent. `erosion audit` shows which hospital, with a person at each"
     )

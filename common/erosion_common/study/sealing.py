@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 FEWEST = 5  # the user and four others
 FEWEST_VALUES = 8  # of an update in its distance: that of one value discloses all but the sign
-LENGTHS = 2  # numbers disclosed with the distance, where a method needs lengths
 NOTHING = 1e-6  # of an update's largest value: less does not show in a distance
 _MANY = 1 << 20  # parameters of a model; what grows with them is no single number
 
@@ -71,16 +70,12 @@ def problem_with_values(
 ) -> str | None:
     """Return why the disclosed numbers would give an update away, or None: it has too few values.
 
-    What stays at hospitals, or has no weight in the distance, hides nothing there. `classes`: of a
+    What stays at hospitals hides nothing there. `classes`: of a
     softmax, with outputs' updates that sum to zero, so that one follows from the others; 1: there
     is none. With the `update` (dim,) itself only values that moved count, as far as distances show:
     a coordinator may choose parameters at which the others do not.
     """
-    measure = arm.sealed_measure(lambda: layout)
     counts = ~own_places(arm.own_parameters, layout)
-    for place, weight in measure.places:
-        if weight == 0:
-            counts[place] = False
     if update is not None:
         lowest, highest = update.aminmax()  # without a copy of it
         least = NOTHING * torch.maximum(-lowest, highest)
@@ -88,11 +83,10 @@ def problem_with_values(
     found = int(counts.count_nonzero())
     if classes > 1 and list(layout)[-1].endswith("bias"):
         found -= int((counts & own_places([OUTPUT_LAYER], layout)).count_nonzero()) // classes
-    fewest = FEWEST_VALUES + LENGTHS * measure.needs_lengths
-    if found >= fewest:
+    if found >= FEWEST_VALUES:
         return None
     return (
         f"of an update's values {found} count in the distances of sealed rounds without following"
-        f" from the others, and {fewest} must at least, or a distance tells too much; share more"
-        " parameters, or take a model with more"
+        f" from the others, and {FEWEST_VALUES} must at least, or a distance tells too much; share"
+        " more parameters, or take a model with more"
     )

@@ -34,10 +34,9 @@ def audit_run(run: Path, openings: Sequence[Path]) -> bool:
 
 def _lines(evidence: "Evidence", shown: "Sequence[Examined]") -> list[str]:
     context = evidence.context
-    found = "from the user's update" if evidence.claims == "distances" else "long"
     lines = [
-        f"Round {context.round} of {context.arm}: the sum is {evidence.apart:.4g}"
-        f" {found}; the claimed {evidence.claims} allow {evidence.at_most:.4g}."
+        f"Round {context.round} of {context.arm}: the sum is {evidence.apart:.4g} from the user's"
+        f" update; the claimed distances allow {evidence.at_most:.4g}."
     ]
     for finding in shown:
         said = f"{finding.hospital}: claimed the distance {finding.claimed:.4g}"
@@ -45,12 +44,6 @@ def _lines(evidence: "Evidence", shown: "Sequence[Examined]") -> list[str]:
             lines.append(f"{said}; {finding.reason}.")
         elif finding.is_honest:
             lines.append(f"{said}, and that is what it summed.")
-        elif finding.lengths is not None:
-            length, true = finding.lengths
-            lines.append(
-                f"{said} and the length {length:.4g}, and summed an update at {finding.shown:.4g}"
-                f" of the length {true:.4g}."
-            )
         else:
             lines.append(f"{said}, and summed an update at {finding.shown:.4g}.")
     missing = sorted(set(evidence.delivered) - {finding.hospital for finding in shown})

@@ -9,10 +9,9 @@ from numpy.typing import NDArray
 
 from erosion_client.records.records import Records
 from erosion_client.sealed.sealed_site import MaskedUpdate, SealedIdentity, SealedSite
-from erosion_common.algorithms.base import WHOLE, SealedMeasure
 from erosion_common.sealed.coordinator import Attempt, SumCheck
 from erosion_common.sealed.masks import norm_of
-from erosion_common.sealed.phases import Lengths, RoundContext, SumRules
+from erosion_common.sealed.phases import RoundContext, SumRules
 from erosion_common.sealed.shares import Dealt
 from erosion_common.support.keys import PrivateKey, new_private_key
 from tests.common.sealed.keys import residue_key, residue_proof
@@ -53,9 +52,7 @@ class Script:
     context: RoundContext = CONTEXT
     lost: Mapping[str, Collection[str]] = field(default_factory=dict)
     tamper: Callable[[str, str, Any], Any] = lambda _leg, _name, message: message
-    measure_of: SealedMeasure = WHOLE
     distances: dict[str, float] = field(default_factory=dict)
-    lengths: dict[str, Lengths] = field(default_factory=dict)
     delivered: list[str] = field(default_factory=list)
 
     def there(self, leg: str, names: Sequence[str]) -> list[str]:
@@ -65,10 +62,8 @@ class Script:
     def measure(self) -> dict[str, float]:
         """Legs 1 and 2."""
         names = self.there("hello", list(self.updates))
-        measure = self.measure_of
-        roster = {n: self.sites[n].hello(self.context, self.updates[n], measure) for n in names}
-        norms = norm_of(self.own), norm_of(measure.scaled(self.own))
-        self.attempt = Attempt(self.context, roster, self.own, norms[0], measure, norms[1])
+        roster = {n: self.sites[n].hello(self.context, self.updates[n]) for n in names}
+        self.attempt = Attempt(self.context, roster, self.own, norm_of(self.own))
         key = residue_key()
         self.asker = self.attempt.asker(key)
         self.question = self.asker.question()
@@ -81,8 +76,6 @@ class Script:
             answer, self.envelopes[name] = self.sites[name].distance(everyone, asked, self.proof)
             self.distances[name] = self.asker.distance(answer)
             self.dealt[name] = self.sites[name].dealt
-            if (lengths := self.sites[name].lengths) is not None:
-                self.lengths[name] = lengths
         return self.distances
 
     def inbox(self, name: str) -> dict[str, bytes]:
@@ -91,7 +84,7 @@ class Script:
 
     def mask(self, told: Mapping[str, float]) -> dict[str, MaskedUpdate]:
         """Leg 3."""
-        self.view = self.attempt.view(self.asked, told, self.distances, self.lengths)
+        self.view = self.attempt.view(self.asked, told, self.distances)
         masked = {}
         for name in self.there("masked", self.view.members):
             weights = self.tamper("masked", name, self.view.weights)
@@ -122,9 +115,7 @@ class Script:
 
     def check(self, total: NDArray[np.float32]) -> SumCheck:
         """Whether the sum fits the distances."""
-        return self.attempt.check(
-            total, self.view, self.delivered, self.distances, self.lengths, self.asker
-        )
+        return self.attempt.check(total, self.view, self.delivered, self.distances, self.asker)
 
 
 def by_hand(number: int = 4, **options: Any) -> Script:

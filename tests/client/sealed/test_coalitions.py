@@ -45,7 +45,7 @@ class Coalition:
         """After legs 1 to 3."""
         script.measure()
         phases = {name: site._past(Measured) for name, site in script.sites.items()}
-        told = script.attempt.view(script.asked, weights, script.distances, {})
+        told = script.attempt.view(script.asked, weights, script.distances)
         coalition = cls(script, allies, told, phases)
         for name in script.sites:
             if name in allies:

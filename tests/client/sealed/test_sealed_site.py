@@ -10,7 +10,6 @@ import pytest
 
 from erosion_client.records.records import Records
 from erosion_client.sealed.sealed_site import Measured, Released, SealedIdentity, SealedSite
-from erosion_common.algorithms.base import SealedMeasure
 from erosion_common.errors import Refusal
 from erosion_common.sealed.distance import Question
 from erosion_common.sealed.keys import agree, new_pair, private_half
@@ -524,30 +523,6 @@ def test_masks_of_two_pairs_never_cancel_whatever_their_keys(form: str) -> None:
     assert np.count_nonzero(words) > 5
 
 
-def test_a_weighted_distance_and_lengths_by_hand() -> None:
-    """Weights (4, 0): D g_0 = (6, 0), D g = (16, 0), (6, 0), (-6, 0), (6, 0): d = 10/6, 0, 2, 0.
-
-    The second value counts for nothing in a distance and may be large: lengths give the range,
-    2^ceil(log2(1.25 (5 + 900))) = 2048 for the longest, sqrt(3^2 + 900^2) = 900.005.
-    """
-    measure = SealedMeasure(((slice(0, 1), 4.0), (slice(1, 2), 0.0)), cosine=True)
-    script = by_hand(measure_of=measure)
-    script.updates = {**script.updates, "s1": f32([3, 900])}
-    distances = script.measure()
-    assert distances == pytest.approx({"s0": 10 / 6, "s1": 0, "s2": 2, "s3": 0}, abs=1e-7)
-    assert script.lengths["s0"].measured == pytest.approx(16)
-    assert script.lengths["s0"].whole == pytest.approx(80**0.5)
-    total = script.sum(FACTORS)
-    assert script.view.scale == 2.0**30 / 2048
-    assert script.check(total).holds
-    expected = sum(FACTORS[n] * u.astype(float) for n, u in script.updates.items())
-    assert total == pytest.approx(expected, abs=1e-5)
-    short = script.lengths["s1"].model_copy(update={"whole": 5.0})
-    script.lengths["s1"] = short  # a lie where the distance sees nothing
-    found = script.check(total)
-    assert (found.claims, found.holds) == ("lengths", False)
-
-
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_an_update_that_diverged_does_not_leave(value: float) -> None:
     script = by_hand()
@@ -630,7 +605,7 @@ def test_a_hospital_with_next_to_no_weight_is_in_no_sum(weight: float) -> None:
     script.measure()
     told = {**FACTORS, "s4": weight}
     assert SumRules().problem_with(told) is None
-    script.view = script.attempt.view(script.asked, told, script.distances, {})
+    script.view = script.attempt.view(script.asked, told, script.distances)
     with raises(Refusal, "lost in"):
         script.sites["s4"].masked(told, script.view.scale, script.inbox("s4"))
     script.lost = {"masked": ["s4"], "unmask": ["s4"]}
@@ -667,7 +642,7 @@ def test_a_lie_about_the_distance_shows() -> None:
     script.measure()
     script.distances["s2"] = 0.1
     scale_for_truth = {**script.distances, "s2": 1001.0}
-    script.view = script.attempt.view(script.asked, FACTORS, scale_for_truth, {})
+    script.view = script.attempt.view(script.asked, FACTORS, scale_for_truth)
     masked = {
         n: script.sites[n].masked(FACTORS, script.view.scale, script.inbox(n)) for n in FACTORS
     }

@@ -169,6 +169,8 @@ LOCAL: dict[str, Any] = {"local": {}}
         ({"arms": {"scaffold": {}, **LOCAL}}, ["arms.scaffold"]),
         ({"arms": {"fedlin": {}, **LOCAL}}, ["arms.fedlin"]),
         ({"arms": {"weight_erosion": {"cone": "stop"}}}, ['cone = "stop"']),
+        ({"arms": {"weight_erosion": {"distance": "cosine"}}}, ["cosine"]),
+        ({"arms": {"weight_erosion": {"layer_weights": {"1.bias": 0.5}}}}, ["layer_weights"]),
         ({"arms": {"bias_correction": {"bias": "per_hospital"}}}, ["single"]),
         # of what was trained at one hospital alone before: see test_rogue_sealed_rounds.py
         ({"arms": {"fedavg": {"own_parameters": ["*weight"]}, **LOCAL}}, ["own_parameters"]),
@@ -199,8 +201,6 @@ def features(number: int) -> dict[str, Any]:
         (1, {"weight_erosion": {"own_parameters": ["output_bias"]}}, 1),
         (1, {"evidence_erosion": {}}, 1),  # which keeps that bias, too
         (6, {"fedavg": {}}, 7),
-        (9, {"weight_erosion": {"layer_weights": {"1.weight": 0.0}}}, 1),
-        (8, {"weight_erosion": {"distance": "cosine"}}, 9),  # two lengths are told, too
     ],
 )
 def test_an_update_of_so_few_values_that_its_distance_gives_it_away_is_not_sealed(
@@ -214,12 +214,8 @@ def test_an_update_of_so_few_values_that_its_distance_gives_it_away_is_not_seale
 
 
 def test_enough_values_are_sealed() -> None:
-    for number, arms in (
-        (7, {"fedavg": {}}),
-        (9, {"weight_erosion": {"distance": "cosine"}}),
-        (8, {"evidence_erosion": {}}),
-    ):
-        assert sealed_study(**features(number), arms={**arms, **LOCAL}).federation.sealed
+    for number, arm in ((7, "fedavg"), (8, "evidence_erosion")):
+        assert sealed_study(**features(number), arms={arm: {}, **LOCAL}).federation.sealed
 
 
 def test_a_bound_on_norms_cannot_be_kept() -> None:
