@@ -46,8 +46,7 @@ def __getattr__(name: str) -> Any:
     """Import a public name when it is first asked for."""
     if name not in _HOMES:
         raise AttributeError(f"module 'erosion' has no attribute {name!r}")
-    with import_module("erosion.interface.arguments").explaining_replaced():
-        value = getattr(import_module(_HOMES[name]), name)
+    value = getattr(import_module(_HOMES[name]), name)
     globals()[name] = value
     return value
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
-from erosion.interface.arguments import check, check_path, explaining_replaced
+from erosion.interface.arguments import check, check_path
 from erosion.interface.run import pandas
 from erosion_client.dataset.sources.table_file import TableFile
 from erosion_client.evaluation.explanation import encoded_columns, linear_effects
@@ -32,7 +32,6 @@ def site_folder_of(site: str | os.PathLike[str] | None) -> Path | None:
     return None if site is None else load_site(Path(site)).consent_folder
 
 
-@explaining_replaced()
 def load_model(
     run_folder: str | os.PathLike[str],
     arm: str | None = None,

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from erosion.interface.arguments import check, check_path, explaining_replaced
+from erosion.interface.arguments import check, check_path
 from erosion.interface.run import Run
 from erosion_common.errors import RunError, StudyError
 from erosion_common.learning.pretrained import FOLDER
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from erosion_client.site_file import Site
 
 
-@explaining_replaced()
 def load_study(source: str | os.PathLike[str] | Mapping[str, Any] | Study) -> Study:
     """Return a checked study, with every default filled in.
 
@@ -59,7 +58,6 @@ _SITES = (Mapping, Sequence, str, os.PathLike, type(None))
 AnyStudy = AnyPath | Mapping[str, Any] | Study
 
 
-@explaining_replaced()
 def read_run(folder: AnyPath) -> Run:
     """Return a finished run, from its folder.
 
@@ -83,7 +81,6 @@ def read_run(folder: AnyPath) -> Run:
     return Run(found.study, found.result, path, tuple(found.records), overview)
 
 
-@explaining_replaced()
 def testbed(
     study: AnyStudy,
     *,
@@ -137,7 +134,6 @@ def testbed(
     return read_run(folder.path)
 
 
-@explaining_replaced()
 def simulate(
     study: AnyStudy,
     sites: Mapping[str, AnyPath] | Sequence[AnyPath] | AnyPath | None = None,

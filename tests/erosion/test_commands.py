@@ -306,7 +306,6 @@ def test_an_account_without_a_name_says_who_decides(
         (["testbed", "--simulate", "--runs", "elsewhere"], "go without --simulate"),
         (["server", "study.toml", "--until-empty"], "--until-empty goes with --queue"),
         (["server", "study.toml", "--run-config", "a=1"], "--run-config goes with --app"),
-        (["log", "verify", "sent.jsonl", "--hospital", "a"], "--hospital goes with --run"),
         (["describe", "s.toml", "--simulate", "--insecure"], "--insecure goes without --simulate"),
         (["describe", "s.toml", "--data-dir", "d"], "--data-dir goes with --simulate"),
         (["describe", "s.toml", "--insecure", "--federation", "f"], "takes the place of"),

@@ -5,12 +5,9 @@ import json
 import signal
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from erosion_common.program.command import CHECK_FAILED, Command
-
-if TYPE_CHECKING:
-    from erosion_common.formats.sent_log import Witnessed
 
 
 def _status_arguments(parser: argparse.ArgumentParser) -> None:
@@ -83,7 +80,8 @@ def _log_arguments(parser: argparse.ArgumentParser) -> None:
         "verify",
         help="show whether a line was changed, removed or moved",
         description="Goes through the chain of hashes. Only a hash that was noted earlier shows"
-        " whether lines are missing at the end: give it with --head, or a run with --run.",
+        " whether lines are missing at the end: give it with --head. `erosion audit --logs`"
+        " compares the log with the hashes that a coordinator was sent.",
     )
     verify.add_argument(
         "file",
@@ -91,45 +89,19 @@ def _log_arguments(parser: argparse.ArgumentParser) -> None:
         help="records/NAME/sent.jsonl; the log's full files (sent-*.jsonl) are in the same folder",
     )
     verify.add_argument("--head", help="a hash that an earlier `verify` or `status` gave")
-    verify.add_argument(
-        "--run",
-        type=Path,
-        metavar="RUN",
-        help="a run's folder, or its witness.jsonl: the log must have all the hashes that the"
-        " coordinator was sent with every reply",
-    )
-    verify.add_argument(
-        "--hospital", help="the log's hospital, by its name in the study; with --run"
-    )
 
 
 def _run_log(options: argparse.Namespace) -> int:
-    from erosion_common.errors import RunError
-    from erosion_common.formats.sent_log import WITNESS_NAME, held_against, read_witness
+    from erosion_common.formats.sent_log import held_against
 
-    if options.hospital is not None and options.run is None:
-        raise RunError("--hospital goes with --run RUN: the run that the log is compared with.")
-    witnessed: list[Witnessed] = []
-    if (run := options.run) is not None:
-        if options.hospital is None:
-            raise RunError("Name the log's hospital: --hospital NAME, with --run.")
-        path = run / WITNESS_NAME if run.is_dir() else run
-        witnessed = read_witness(path, options.hospital)
-        if not witnessed:
-            raise RunError(
-                f"{path} has no hash of a log of {options.hospital}",
-                remedy="Give the hospital's name in the study, and a run that it took part in.",
-            )
-    found = held_against(options.file, witnessed, options.head)
+    found = held_against(options.file, (), options.head)
     print(f"{found.num_lines} lines, each as it was written and in its place.")
     if found.first > 1:
         print(f"They begin with line {found.first}: earlier files are not there (log.keep_days).")
-    if run is not None:
-        print(f"{found.num_witnessed} hashes that the coordinator keeps are among theirs.")
     if found.cut_off:
         print("Half a line follows, which a crash leaves behind; what it was to say was not sent.")
     print(f"Hash of the last line: {found.head}")
-    if options.head is None and not found.num_witnessed:
+    if options.head is None:
         print("Note it: only against it will lines show that are removed at the end.")
     return 0
 
@@ -139,7 +111,7 @@ LOG = Command(
     summary="verify the log of what a site sent",
     examples="""\
   erosion log verify records/alice/sent.jsonl
-  erosion log verify records/alice/sent.jsonl --run RUN --hospital alice
+  erosion log verify records/alice/sent.jsonl --head HASH
 """,
     add_arguments=_log_arguments,
     run=_run_log,

@@ -270,9 +270,6 @@ def _check(path: Path, number: int, line: AuditEntry, previous: str) -> None:
         raise SiteError(f"line {number} says that it is line {line.number}.", where=path)
 
 
-WITNESS_NAME = "witness.jsonl"  # in a run's folder: of every log, the hash with each reply
-
-
 class Witnessed(Settings):
     """One line."""
 
