@@ -70,10 +70,10 @@ def problem_with_values(
 ) -> str | None:
     """Return why the disclosed numbers would give an update away, or None: it has too few values.
 
-    What stays at hospitals hides nothing there. `classes`: of a
-    softmax, with outputs' updates that sum to zero, so that one follows from the others; 1: there
-    is none. With the `update` (dim,) itself only values that moved count, as far as distances show:
-    a coordinator may choose parameters at which the others do not.
+    What stays at hospitals hides nothing there. `classes`: of a softmax, with outputs' updates that
+    sum to zero, so that one follows from the others; 1: there is none. With the `update` (dim,)
+    itself only values that moved count, as far as distances show: a coordinator may choose
+    parameters at which the others do not.
     """
     counts = ~own_places(arm.own_parameters, layout)
     if update is not None:
