@@ -338,7 +338,7 @@ def test_survival_is_held_against_scikit_survival(cells: DisclosureControl) -> N
     assert found.estimates["expected_over_observed"].high > 1
     low, high = (found.curves[name].y for name in ("free_of_event_low", "free_of_event_high"))  # type: ignore[index]
     assert low[-1] > high[-1]
-    weights = followed_weights(targets, targets, 4.0)
+    weights = followed_weights(targets, 4.0)
     assert (weights[(targets[:, 0] < 4) & (targets[:, 1] == 0)] == 0).all()
 
 
@@ -359,15 +359,16 @@ def test_curves_over_time_show_the_end_of_no_few_patients(cells: DisclosureContr
         assert min(np.diff(ended)) >= 10
 
 
-def test_nothing_is_measured_beyond_the_follow_up_of_the_training_part(
+def test_the_share_with_the_event_is_kaplan_and_meiers_whoever_was_trained_on(
     cells: DisclosureControl,
 ) -> None:
     predicted, targets = survival()
     data, _ = patients(TIMES, targets, cells)
-    data.trained_outcomes = np.minimum(targets, [3.5, 1.0])  # nobody is known to be beyond 3.5
-    (found,) = model_figures(data, {"fedavg": predicted}, ["fedavg"])
-    assert found.horizon == 3.0
-    assert found.curves["auroc_by_time"].x == (1.0, 2.0, 3.0)
+    free = kaplan_meier(targets, np.ones((1, len(targets))), [4.0])[0, 0]
+    for training in (np.minimum(targets, [3.5, 1.0]), targets[:30] * [1.0, 0.0]):
+        data.trained_outcomes = training
+        (found,) = model_figures(data, {"fedavg": predicted}, ["fedavg"])
+        assert (found.horizon, found.prevalence) == (4.0, pytest.approx(1 - free, abs=1e-5))
 
 
 def test_no_choice_of_cut_points_tells_the_follow_up_of_one_patient() -> None:
@@ -375,7 +376,7 @@ def test_no_choice_of_cut_points_tells_the_follow_up_of_one_patient() -> None:
     chosen = []
     for cut_points in ((10, 25, 26), (25.4, 25.6), (24, 30, 31)):  # 10 patients are beyond 30
         task = make_study(task={**TIMES, "cut_points": cut_points}).task
-        found = event_of(task, targets, targets, -1, 10)
+        found = event_of(task, targets, -1, 10)
         assert found is not None
         chosen.append(found[2])
     assert chosen == [25, 25.4, 24]  # of 21 to 30 the mean is 25.5
@@ -433,7 +434,7 @@ def test_thresholds_and_fifths_of_survival_count_those_followed(cells: Disclosur
     (found,) = model_figures(data, {"fedavg": predicted}, ["fedavg"])
     assert found.horizon is not None
     risks = 1 - predicted[:, int(found.horizon) - 1]
-    known = followed_weights(targets, targets, found.horizon) > 0
+    known = followed_weights(targets, found.horizon) > 0
     fifths = np.array_split(np.argsort(risks, kind="stable"), 5)
     assert len(found.groups) == sum(known[some].sum() >= 10 for some in fifths) < 5
     above = [(known & (risks >= x)).sum() for x in found.curves["net_benefit"].x]

@@ -461,8 +461,8 @@ def test_a_p_value_is_told_on_its_side_of_a_level_and_never_as_zero(
     assert told in verdict(result.task, comparison, finals).text
 
 
-@pytest.mark.parametrize(("loss", "is_named"), [(0.2, True), (0.3, False)])
-def test_a_model_alone_that_is_as_good_as_the_arm_is_named(loss: float, is_named: bool) -> None:
+@pytest.mark.parametrize(("loss", "named_in"), [(0.05, 2), (0.2, 1), (0.3, 0)])
+def test_a_model_alone_that_is_as_good_as_the_arm_is_named(loss: float, named_in: int) -> None:
     result = make_run().result
     assert result.comparison is not None
     comparison = result.comparison.model_copy(
@@ -476,7 +476,8 @@ def test_a_model_alone_that_is_as_good_as_the_arm_is_named(loss: float, is_named
     }
     ridge = finals[comparison.arm].model_copy(update={"log_loss": loss})
     said = verdict(result.task, comparison, finals, references={"ridge": ridge})
-    assert (f"{loss:.3f}" in said.figures) == is_named
+    assert (f"{loss:.3f}" in said.figures) == (named_in > 0)
+    assert ("ridge" in said.finding) == (named_in > 1)  # no worse than the arm
     assert said.best_arm == comparison.arm
 
 

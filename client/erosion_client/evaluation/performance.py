@@ -99,7 +99,7 @@ def model_figures(
 
     `predictions`: (n, k) or (cuts, n, k) by model, of the patients that are measured.
     """
-    task, cell, training = dataset.study.task, dataset.cells.cell, dataset.trained_outcomes
+    task, cell = dataset.study.task, dataset.cells.cell
     kept, targets, draws = _shown_patients(dataset)
     names = [*dict.fromkeys(name for name in (*first, *predictions) if name in predictions)]
     every = {name: by_cut(predictions[name])[:, kept] for name in names[:MOST_MODELS]}
@@ -109,7 +109,7 @@ def model_figures(
         ]
     found: list[ModelFigures] = []
     for event, number in (events := events_of(task)):
-        if (of := event_of(task, targets, training, number, cell)) is None:
+        if (of := event_of(task, targets, number, cell)) is None:
             continue
         is_event, weights, horizon = of
         for name, each in every.items() if len(events) == 1 else [*every.items()][:1]:
@@ -117,7 +117,7 @@ def model_figures(
             figures = _of_event(dataset, name, event, predicted)
             figures = figures.model_copy(update={"horizon": horizon})
             if isinstance(task, Survival):
-                figures = _with_time(task, figures, each, targets, training, draws, cell)
+                figures = _with_time(task, figures, each, targets, draws, cell)
             found.append(figures)
     return found
 
@@ -133,14 +133,15 @@ def events_of(task: object) -> list[tuple[str, int]]:
 
 
 def event_of(
-    task: object, targets: Targets, training: Targets, number: int, cell: int
+    task: object, targets: Targets, number: int, cell: int
 ) -> tuple[Bools, Floats, float | None] | None:
     """Return whether it happened, each patient's weight, and by when; None: to too few.
 
     Of survival, by the last cut point with a cell of patients on either side, and none later than
     the mean follow-up of the cell before the longest: the choice, in study after study, would tell
     a single patient's. Patients who were not followed until then have no weight, and others stand
-    for them, as the follow-up of the training part says, which must be longer.
+    for them, as the follow-up of all of these says: so the share with the event is Kaplan and
+    Meier's, which that of another part, perhaps of 30 patients, may be far from.
     """
     if not isinstance(task, Survival):
         is_event: Bools = targets == number
@@ -152,19 +153,16 @@ def event_of(
     latest = np.sort(times)[-2 * cell : -cell].mean()
     for horizon in reversed(task.cut_points):
         happened, beyond = events & (times <= horizon), times > horizon
-        is_known = horizon <= latest and horizon < training[:, 0].max()
-        if is_known and min(happened.sum(), beyond.sum()) >= cell:
-            weights = followed_weights(targets, training, horizon)
-            return happened, weights, float(horizon)
+        if horizon <= latest and min(happened.sum(), beyond.sum()) >= cell:
+            return happened, followed_weights(targets, horizon), float(horizon)
     return None
 
 
-def followed_weights(targets: Targets, training: Targets, horizon: float) -> Floats:
+def followed_weights(targets: Targets, horizon: float) -> Floats:
     """Return 1 / the chance of being followed until the event or the horizon; 0: was not."""
     times, events = targets[:, 0], targets[:, 1] > 0
     known = (times > horizon) | events
-    until = np.minimum(np.minimum(times, horizon), training[:, 0].max())
-    followed = chance_of_being_followed(training)(until)
+    followed = chance_of_being_followed(targets)(np.minimum(times, horizon))
     weights: Floats = np.where(known & (followed > 0), 1 / np.maximum(followed, SMALLEST), 0.0)
     return weights
 
@@ -528,7 +526,6 @@ def _with_time(
     found: ModelFigures,
     each: Floats,
     targets: Targets,
-    training: Targets,
     draws: Floats,
     cell: int,
 ) -> ModelFigures:
@@ -540,7 +537,7 @@ def _with_time(
     shown = _cell_apart(enough, times, cell)
     for time in shown:
         happened, risks = events & (times <= time), 1 - each[:, :, task.cut_points.index(time)]
-        drawn = draws * followed_weights(targets, training, time)
+        drawn = draws * followed_weights(targets, time)
         areas.append(np.mean([binary_auroc(cut, happened, drawn) for cut in risks], axis=0))
     if shown:
         curves["auroc_by_time"] = _banded(np.array(shown), np.array(areas).T)
@@ -595,7 +592,7 @@ def subgroups(dataset: LocalDataset, predictions: Floats) -> Iterator[Subgroup]:
     num_measured, every = predictions.shape[-2], by_cut(predictions)[:, kept]
     measured: Predicted | None = None
     if len(events := events_of(task)) == 1:
-        of = event_of(task, targets, dataset.trained_outcomes, events[0][1], cell)
+        of = event_of(task, targets, events[0][1], cell)
         if of is not None:
             happened, weights, horizon = of
             chances = chances_of(task, every, events[0][1], horizon)

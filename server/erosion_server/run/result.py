@@ -1,6 +1,6 @@
 """The outcome of a study: `result.json`, with the verdict on collaborating."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import NormalDist
 from types import MappingProxyType
@@ -239,9 +239,12 @@ def _compared(
     arm, reference = comparison.arm, comparison.reference
     size = f"{comparison.num_patients} {tested}"
     best: str | None = None
+    alone = _as_good_alone(task, comparison, measured)
     match comparison.conclusion:
         case "better":
-            best, finding = arm, f"On {size}, {arm} predicts better than {reference}."
+            no_worse = [name for name, loss in alone.items() if loss <= _loss(task, measured[arm])]
+            but = f", but not than {' or '.join(no_worse)}" if no_worse else ""
+            best, finding = arm, f"On {size}, {arm} predicts better than {reference}{but}."
         case "worse":
             best, finding = reference, f"On {size}, {arm} predicts worse than {reference}."
         case "too few patients":
@@ -256,8 +259,19 @@ def _compared(
     is_small = comparison.level < comparison.p_value <= COMMON_LEVEL
     why = f" (a difference is claimed up to {comparison.level:g})" if is_small else ""
     compared = f"{figures[0].upper()}{figures[1:]}, p {p_value}{why}."
-    said = [finding, compared, how_chosen(comparison), *_as_good_alone(task, comparison, measured)]
+    said = [finding, compared, how_chosen(comparison)]
+    if alone:
+        metric = task.metric(task.verdict_metric)
+        names = [f"{name} ({metric.label} {metric.text(loss)})" for name, loss in alone.items()]
+        which = "was not chosen, does" if len(alone) == 1 else "were not chosen, do"
+        said.append(
+            f"{listed(names)}, which {which} about as well: the user may not need the others."
+        )
     return best, [*filter(None, said)]
+
+
+def _loss(task: type[Task], metrics: FinalMetrics) -> float:
+    return metrics.get(task.verdict_metric) or 0.0
 
 
 def how_chosen(comparison: Comparison) -> str:
@@ -279,19 +293,18 @@ def how_chosen(comparison: Comparison) -> str:
 
 def _as_good_alone(
     task: type[Task], comparison: Comparison, measured: Mapping[str, FinalMetrics]
-) -> Iterator[str]:
-    """Name models of the user's patients alone that were not chosen and are as good as the arm."""
-    loss = task.metric(task.verdict_metric)
+) -> dict[str, float]:
+    """Return the losses of models of the user's patients alone that are nearer to the arm's.
+
+    They were not chosen, and the arm is better than the one that was.
+    """
+    if comparison.conclusion != "better":
+        return {}
     arm, reference = (
-        measured[name].get(loss.name) or 0.0 for name in (comparison.arm, comparison.reference)
+        _loss(task, measured[name]) for name in (comparison.arm, comparison.reference)
     )
-    for name in comparison.chosen if comparison.conclusion == "better" else ():
-        other = measured[name].get(loss.name) if name in measured else None
-        if other is not None and other < (arm + reference) / 2:
-            yield (
-                f"{name}, which was not chosen, is nearer to {comparison.arm}"
-                f" ({loss.label} {loss.text(other)}): alone the user may do as well."
-            )
+    losses = {n: _loss(task, measured[n]) for n in comparison.chosen if n in measured}
+    return {name: loss for name, loss in losses.items() if loss < (arm + reference) / 2}
 
 
 def p_of_last_rounds(
