@@ -368,7 +368,8 @@ def test_the_share_with_the_event_is_kaplan_and_meiers_whoever_was_trained_on(
     for training in (np.minimum(targets, [3.5, 1.0]), targets[:30] * [1.0, 0.0]):
         data.trained_outcomes = training
         (found,) = model_figures(data, {"fedavg": predicted}, ["fedavg"])
-        assert (found.horizon, found.prevalence) == (4.0, pytest.approx(1 - free, abs=1e-5))
+        assert found.horizon == 4.0
+        assert found.prevalence == pytest.approx(1 - free, abs=1e-5)
 
 
 def test_no_choice_of_cut_points_tells_the_follow_up_of_one_patient() -> None:

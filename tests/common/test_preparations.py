@@ -251,8 +251,8 @@ def test_few_patients_for_the_inputs_are_named() -> None:
     assert "19" in few_for_inputs(task, 19)
 
 
-def test_both_effects_of_a_column_are_of_the_same_move(tmp_path: Path) -> None:
-    """The model's and that of the user's patients alone, whose own deviation differs."""
+def test_both_effects_of_a_logarithm_are_of_a_doubling(tmp_path: Path) -> None:
+    """The model's, however it is scaled, and that of the user's patients alone."""
     logs, odds = np.random.default_rng(0).normal(size=(2, 300))
     rows = [f"{np.exp(a):.4f},{int(odd < a)}" for a, odd in zip(logs, odds, strict=True)]
     features = [{"name": "a", "log": True, "range": [1e-4, 1e4]}]
@@ -263,8 +263,10 @@ def test_both_effects_of_a_column_are_of_the_same_move(tmp_path: Path) -> None:
     assert own is not None
     pooled = own.model_copy(update={"deviation": (2 * own.deviation[0],)})
     found = [coefficients(dataset, np.ones(1), each, ())[0] for each in (own, pooled)]
-    one, twice = (each.alone.value for each in found if each.alone is not None)
-    assert twice == pytest.approx(2 * one, rel=1e-5)
+    moved = np.log(2) / [own.deviation[0], pooled.deviation[0]]
+    assert [each.value for each in found] == pytest.approx(moved.tolist(), rel=1e-5)
+    one, other = (each.alone.value for each in found if each.alone is not None)
+    assert other == pytest.approx(one, rel=1e-5)
 
 
 def test_an_effect_of_few_patients_is_not_told(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ being the same), and, for the user's patients alone, from fits to draws of them.
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
+from math import log
 from typing import NamedTuple
 
 import numpy as np
@@ -37,7 +38,7 @@ from erosion_common.tasks.count import Count
 from erosion_common.tasks.features import CategoryFeature, Feature
 from erosion_common.tasks.inputs import TabularTask, multiply
 from erosion_common.tasks.metric import Z
-from erosion_common.tasks.preparations import prepared, term_values
+from erosion_common.tasks.preparations import LOGARITHM, prepared, term_values
 from erosion_common.tasks.regression import Regression
 from erosion_common.tasks.survival import Survival
 from erosion_common.tasks.task import Floats, Targets, means_of_patients
@@ -263,7 +264,7 @@ def coefficients(
     in_folds: Sequence[Floats],
     errors: Floats | None = None,
 ) -> list[Coefficient]:
-    """Return them for one deviation of a number, with intervals from refits.
+    """Return them for one deviation of a number, or a doubling, with intervals from refits.
 
     `in_folds`: the same of each cut's folds' models, (folds, q); none for a test part. `errors`:
     standard errors (q,) of an exact regression.
@@ -272,10 +273,13 @@ def coefficients(
     assert isinstance(task, TabularTask)
     columns, described = encoded_columns(task), _described(dataset)
     one = np.ones(len(columns))  # by how much a column is moved
+    doubled = {each.name for each in task.features if getattr(each, "log", False)}
     for number, (feature, category) in enumerate(columns):
-        known = described.get(feature)
-        if category is None and known is not None:
-            one[number] = known[1] / (scaling.deviation[number] if scaling else 1.0)
+        by = described[feature][1] if category is None and feature in described else None
+        if feature in doubled and category == LOGARITHM:
+            by = log(2)
+        if by is not None:
+            one[number] = by / (scaling.deviation[number] if scaling else 1.0)
     own, in_own = dataset.own_scaling, one
     if scaling is not None and own is not None:  # which may differ: an effect is of equal moves
         in_own = one * np.divide(scaling.deviation, own.deviation)

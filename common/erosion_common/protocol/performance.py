@@ -137,6 +137,8 @@ class Dependence(Settings):
 class Coefficient(Settings):
     """Of a linear model, for one standard deviation of a number, or for having a category.
 
+    Of a number's logarithm, for twice the number.
+
     Of an interaction, by how much one feature's effect grows with the other.
     """
 

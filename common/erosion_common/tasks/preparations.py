@@ -18,6 +18,7 @@ from erosion_common.tasks.features import CategoryFeature, NumberFeature
 
 Floats = NDArray[np.float64]
 Feature = NumberFeature | CategoryFeature
+LOGARITHM = "logarithm"  # label of a number's
 ABSENT = -1  # in place of a category's place: the column says that there is no value
 
 
@@ -34,7 +35,7 @@ def input_terms(feature: Feature, policy: str) -> list[InputTerm]:
     if isinstance(feature, CategoryFeature):
         found = [InputTerm(n, label=str(c)) for n, c in enumerate(feature.categories) if n]
     else:
-        found = [InputTerm(label="logarithm" if feature.log else "")]
+        found = [InputTerm(label=LOGARITHM if feature.log else "")]
         knots = [log(knot) if feature.log else knot for knot in feature.knots]
         curve = (InputTerm(None, cubes) for cubes in _curve(knots))
         found += [each._replace(label=f"curve {n}") for n, each in enumerate(curve, 1)]

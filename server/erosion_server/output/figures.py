@@ -29,6 +29,7 @@ from erosion_server.output.pages import Cell
 FOLDER = "figures"
 MOST_SHOWN = 3  # models side by side
 MOST_DIGITS = 12  # decimals
+DIVERGED = 1e6  # an odds ratio, for instance
 MOST_NAME = 60  # characters of a file's name
 FLOOR = -0.05  # of net benefit on the page: below, "treat all" would flatten everything else
 BAND = "The band is a 95 % interval."
@@ -101,8 +102,9 @@ def estimate_cell(found: Estimate | None, digits: int = 2) -> Cell:
     """Return a figure, with its interval below it."""
     if found is None:
         return Cell("–")
-    ends, digits = (found.value, found.low, found.high), _digits_apart(found, digits)
-    value, low, high = (f"{each:z.{digits}f}".replace("-", "\u2212") for each in ends)
+    ends = (found.value, found.low, found.high)
+    form = f"z.{_digits_apart(found, digits)}f" if max(map(abs, ends)) < DIVERGED else "z.1e"
+    value, low, high = (format(each, form).replace("-", "\u2212") for each in ends)
     return Cell(value, f"{low} to {high}")
 
 

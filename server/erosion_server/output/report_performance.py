@@ -12,6 +12,7 @@ from erosion_common.protocol.performance import (
 )
 from erosion_common.support.text import significant
 from erosion_common.tasks.count import Count
+from erosion_common.tasks.preparations import LOGARITHM
 from erosion_server.output import charts, figures
 from erosion_server.output.figures import estimate_cell
 from erosion_server.output.pages import Cell, Row
@@ -176,6 +177,8 @@ def _effects(run: RunData, found: Performance) -> dict[str, Any]:
     def per(each: Coefficient) -> str:
         """Return by how much a number is moved."""
         deviation = deviations.get(each.column)
+        if each.category == LOGARITHM and getattr(features[each.column], "log", False):
+            return "per doubling"
         if each.category is not None or not deviation:
             return ""
         return f"per {significant(deviation, 2)} {run.units.get(each.column, '')}".strip()

@@ -10,6 +10,7 @@ from erosion_common.protocol.messages import Metrics
 from erosion_common.protocol.performance import ModelFigures
 from erosion_common.rounds.records import HospitalRecord, RoundRecord
 from erosion_common.study.study import Study, load_study
+from erosion_common.tasks import OUTCOMES
 from erosion_server.coordination.folder_store import read_run_decisions
 from erosion_server.output.pages import Cell
 from erosion_server.run.findings import contributions
@@ -166,6 +167,7 @@ def check_card(card: ModelCard, folder: RunFolder) -> None:
 
 
 COUNTED = {"num_patients", "num_events", "smallest_class", "class_counts"}
+SHARES = {"figure", "alone", *(m.name for each in OUTCOMES for m in each.metrics if m.most == 1)}
 EXACT = {"threshold", "level", "p_value", "p_by_cut", "horizon", "flips", "chosen"}
 
 
@@ -211,6 +213,8 @@ def _rounded_values(value: Any, key: str) -> Any:
         return value
     if key in COUNTED and isinstance(value, int):
         return to_tens(value)
+    if key in SHARES and 0.99 < value < 1:
+        return 0.99  # 1.000 would say that no patient was ranked wrongly
     if isinstance(value, float):
         return float(f"{value:.2g}") if abs(value) < 1 else float(f"{value:.3g}")
     return value

@@ -196,10 +196,11 @@ def verdict(
 ) -> Verdict:
     """Return the finding of the declared comparison, and the figures behind it.
 
-    A leak comes first. `tested`: what the patients behind the figures are called. `unit`: of a
-    predicted number. `shifted_by`: as the task says. `p_by_round`: see `p_of_last_rounds`. Which
-    arms predict worse than the base rate, or not better, is the headline where the delivered one
-    does, and else stands at the end; `above`: these arms, where the figures given are rounded.
+    A column that leaks comes first; too good figures without one follow. `tested`: what the
+    patients behind the figures are called. `unit`: of a predicted number. `shifted_by`: as the task
+    says. `p_by_round`: see `p_of_last_rounds`. Which arms predict worse than the base rate, or not
+    better, is the headline where the delivered one does, and else stands at the end; `above`: these
+    arms, where the figures given are rounded.
     """
     best, said = _compared(task, comparison, {**arms, **references}, base_rate, tested, unit)
     if comparison is not None and (near := near_the_line(comparison, p_by_round)):
@@ -211,8 +212,10 @@ def verdict(
     aside = ""
     if within and base_rate is not None:
         aside = _and_base_rate(task, {arm: arms[arm] for arm in within}, base_rate)
-    heads = [leak.sentence(task)] if leak else []
+    heads: list[str] = []
     tails: list[str] = []
+    if leak is not None:
+        (tails if leak.column is None else heads).append(leak.sentence(task))
     if worse:
         (heads if delivered in worse else tails).append(worse_sentence(worse, shifted_by))
     if within:
@@ -220,7 +223,7 @@ def verdict(
         (heads if delivered in within else tails).append(sentence)
     tails += turned_sentences(turned)
     finding, *figures = every = [*heads, *said, *tails]
-    if delivered in within and not leak:  # its figures stand below the finding
+    if delivered in within and len(heads) == 1:  # its figures stand below the finding
         finding = not_better_sentence(within, shifted_by)
         figures.append(f"{aside[0].upper()}{aside[1:]}.")
     return Verdict(best_arm=best, text=" ".join(every), finding=finding, figures=" ".join(figures))
