@@ -99,7 +99,8 @@ class Limits(Settings):
         ge=1,
         description="Training patients that each class must have here, unless it has none; in a "
         "survival study each interval of time in which a follow-up ends, with the event and "
-        "without. A patient who is alone in one can be read from an update without noise, also "
+        "without; likewise each category of a column in `interactions`. "
+        "A patient who is alone in one can be read from an update without noise, also "
         "from a sealed one where the other hospitals have nobody there; such a study is declined. "
         "Counted are all who are trained on, also where a fold is held out: a round of a few "
         "`steps`, or a method that trains on a part, may see fewer. A refusal discloses that "

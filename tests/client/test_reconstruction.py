@@ -109,6 +109,38 @@ def test_a_class_of_one_patient_beside_a_class_of_nobody_gives_that_patients_rec
         first_update_of(tmp_path, ["age,dose,ill", *lines], study, min_class=10)
 
 
+def test_an_interaction_with_a_category_of_one_patient_gives_that_patients_values(
+    tmp_path: Path,
+) -> None:
+    """At any rate and after any steps: nobody else moves the weights of these products."""
+    draws = torch.randn(80, 2, generator=torch.Generator().manual_seed(1)).tolist()
+    lines = [
+        f"{a:.4f},{d:.4f},{'r' if n == 17 else 'ab'[n % 2]},{n % 3 == 0:d}"
+        for n, (a, d) in enumerate(draws)
+    ]
+    text = "\n".join(["age,dose,ward,ill", *lines, ""])
+    features = [*TWO_NUMBERS["features"], {"name": "ward", "categories": ["a", "b", "r"]}]
+    study = make_study(
+        task={
+            **TWO_NUMBERS,
+            "classes": ["0", "1"],
+            "features": features,
+            "interactions": [["ward", "age"], ["ward", "dose"]],
+        },
+        training={"epochs": 3, "batch_size": 16, "learning_rate": 0.5},
+    )
+    request = TrainRequest(study, "fedavg", 1, torch.zeros(18), None)
+
+    def weights(**limits: int) -> Tensor:
+        site = make_site(tmp_path, text, name="b", limits={"min_cell": 10, **limits})
+        return Hospital(site, bytes(32)).train(request).delta[:8]
+
+    _, _, _, of_r, _, age, _, dose = weights().tolist()
+    assert [age / of_r, dose / of_r] == pytest.approx(draws[17], abs=1e-3)
+    with raises(Refusal, "limits.min_class = 2"):
+        weights(min_class=2)
+
+
 BY_CHANCE = 3  # of 60 patients
 
 

@@ -25,8 +25,8 @@ from tests.support.small_study import (
 )
 
 DECLINED = (
-    r"a class, or an interval of time in which a follow-up ends, has training patients there, but"
-    " fewer than limits.min_class = {}"
+    "a class, an interval of time in which a follow-up ends, or a category in an interaction has"
+    " training patients there, but fewer than limits.min_class = {}"
 )
 GRADES = {**TWO_NUMBERS, "classes": ["0", "1", "2"]}
 PRIVATE: dict[str, Any] = {"arms": ["fedavg"], "privacy": {"epsilon": 8, "learning_rate": 1.0}}

@@ -225,7 +225,7 @@ class LocalDataset:
 
     def _counts(self, study: Study, rows: NDArray[np.int64]) -> PatientCounts:
         of = self._patients
-        return PatientCounts.of(study.task, of.targets[rows], of.groups[rows])
+        return PatientCounts.of(study.task, of.rows[rows], of.targets[rows], of.groups[rows])
 
     @property
     def training_patients(self) -> Tensor:

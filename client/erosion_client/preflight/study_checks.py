@@ -77,7 +77,8 @@ def check_study_here(site: Site, study: Study, records: Records | None = None) -
 
     def counts_in(part: Study) -> PatientCounts:
         training = split_patients(part, site.name, *columns).training
-        return PatientCounts.of(part.task, patients.targets[training], patients.groups[training])
+        rows, targets = patients.rows[training], patients.targets[training]
+        return PatientCounts.of(part.task, rows, targets, patients.groups[training])
 
     counts = counts_in(study)
     try:

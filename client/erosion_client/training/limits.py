@@ -161,12 +161,13 @@ def _training_reasons(site: Site, study: Study, counts: PatientCounts) -> Iterat
             f" {limits.min_local_steps}: {_in_words(short, _for_more_steps)}"
         )
     if trainings and counts.smallest_part < limits.min_class:
-        remedy = "fewer classes or intervals"
+        remedy = "fewer classes, intervals or interactions"
         if site.name != study.user:  # the user's updates have no noise
             remedy += ", or [privacy]"
         yield (
-            "a class, or an interval of time in which a follow-up ends, has training patients"
-            f" there, but fewer than limits.min_class = {limits.min_class} (remedy: {remedy})"
+            "a class, an interval of time in which a follow-up ends, or a category in an"
+            " interaction has training patients there, but fewer than limits.min_class ="
+            f" {limits.min_class} (remedy: {remedy})"
         )
     small = [(n, size) for n, size in trainings if size.num_samples < limits.min_batch_size]
     if small and counts.num_samples < limits.min_batch_size:

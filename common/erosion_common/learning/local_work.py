@@ -27,7 +27,7 @@ from erosion_common.learning.local_sgd import (
 from erosion_common.learning.private_step import PatientRows, PrivateStep
 from erosion_common.learning.trainable import held_but, load_flat_parameters
 from erosion_common.learning.training import Training, augmenter
-from erosion_common.tasks.inputs import ImageTask
+from erosion_common.tasks.inputs import ImageTask, TabularTask
 from erosion_common.tasks.task import Loss, Targets, Task
 
 
@@ -346,18 +346,23 @@ class PatientCounts:
 
     samples: tuple[int, ...]  # rows or images of each patient, ascending
     strata: tuple[int, ...]  # patients of each stratum (class)
-    smallest_part: int  # patients of the smallest of `Task.update_parts` that anybody is in
+    smallest_part: int  # patients of the smallest part of an update that anybody is in
 
     @classmethod
-    def of(cls, task: Task, targets: Targets, patients: NDArray[np.int64]) -> "PatientCounts":
-        """Count the targets (n, ...) and the patients' numbers (n,) of samples, one at least."""
+    def of(
+        cls, task: Task, rows: NDArray[Any], targets: Targets, patients: NDArray[np.int64]
+    ) -> "PatientCounts":
+        """Count patients by their numbers (n,), of samples with rows and targets (n, ...)."""
         _, samples = np.unique(patients, return_counts=True)
         strata = task.strata(task.targets_of_patients(targets, patients))
         _, members = np.unique(strata, return_counts=True)
+        parts = [task.update_parts(targets)]
+        if isinstance(task, TabularTask):
+            parts += task.crossed_categories(rows)
         # With rows of several parts, a patient is in each.
-        in_parts = np.unique(np.stack([task.update_parts(targets), patients]), axis=1)[0]
-        _, of_parts = np.unique(in_parts, return_counts=True)
-        return cls(tuple(sorted(samples.tolist())), tuple(members.tolist()), int(of_parts.min()))
+        pairs = [np.unique(np.stack([part, patients]), axis=1)[0] for part in parts]
+        smallest = min(int(np.unique(part, return_counts=True)[1].min()) for part in pairs)
+        return cls(tuple(sorted(samples.tolist())), tuple(members.tolist()), smallest)
 
     @property
     def num_patients(self) -> int:

@@ -133,6 +133,15 @@ class TabularTask(Task):
             for (a, x), (b, y) in product(places[one], places[other])
         ]
 
+    def crossed_categories(self, rows: NDArray[np.float64]) -> list[NDArray[np.int64]]:
+        """Return each category feature in an interaction: (n,) codes of `rows` (n, features)."""
+        crossed = {name for pair in self.interactions for name in pair}
+        return [
+            np.nan_to_num(codes, nan=ABSENT).astype(np.int64)
+            for feature, codes in zip(self.features, rows.T, strict=True)
+            if isinstance(feature, CategoryFeature) and feature.name in crossed
+        ]
+
 
 def multiply(task: TabularTask, inputs: Inputs, farthest: float = inf) -> Inputs:
     """Fill the interactions' columns of inputs (n, columns) by the others'; returns `inputs`.
