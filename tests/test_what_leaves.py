@@ -3,7 +3,8 @@
 import ast
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from erosion_common.protocol.messages import (
     TrainResult,
 )
 from erosion_common.sealed import phases
-from tests.support.registry_cohorts import model_for
+from tests.support.registry_cohorts import DIM, PEERS, after_rounds, built, model_for
 from tests.support.reply_forms import ATTACHED, FORMS, annotations, models_in
 from tests.support.sealed_study import Line, hospitals, run_in, sealed_study
 from tests.support.small_study import TWO_NUMBERS, make_site, make_study
@@ -224,6 +225,31 @@ def test_what_hospitals_answer_in_sealed_rounds_is_documented(tmp_path: Path) ->
     assert {(message, name) for message, name in noted if name not in tops[message]} == set()
     assert f"`{BY_THE_ARMS_NAME}" not in PAGE
     assert BY_THE_ARMS_NAME in PAGE
+
+
+def keeps_of_each(state: object) -> bool:
+    """Whether a checkpoint has a vector as long as an update for every other hospital."""
+    if isinstance(state, Mapping):
+        tensors = [found for found in state.values() if isinstance(found, torch.Tensor)]
+        return (
+            {*PEERS} <= state.keys()
+            and all(len(found) == DIM for found in tensors)
+            and tensors != []
+        )
+    parts = [getattr(state, field.name) for field in fields(state)] if is_dataclass(state) else []
+    return any(keeps_of_each(part) for part in parts)
+
+
+def test_the_retention_table_names_the_methods_that_keep_something_of_each_hospital() -> None:
+    page = (ROOT / "docs" / "data-protection" / "retention.md").read_text(encoding="utf-8")
+    (row,) = (line for line in page.splitlines() if "checkpoints/" in line)
+    settings = {"bias_correction": {"bias": "per_hospital"}}
+    keeping = set[str]()
+    for name in REGISTRY:
+        algorithm = built(name, settings.get(name, {}))
+        if keeps_of_each(after_rounds(algorithm, 2, *PEERS)):
+            keeping.add(name)
+    assert keeping == {*re.findall(r"`(\w+)`", row)}
 
 
 def test_no_figure_of_a_test_part_tells_how_few_are_without_the_event(tmp_path: Path) -> None:
