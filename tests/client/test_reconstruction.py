@@ -176,6 +176,30 @@ def test_chosen_parameters_are_no_system_of_equations_in_the_records(tmp_path: P
     assert secret <= BY_CHANCE
 
 
+def test_parameters_that_say_no_read_the_few_in_rounds_of_few(tmp_path: Path) -> None:
+    """The biases' update counts those in the round; where it is one, the weights' shows who."""
+    draws = torch.randn(300, 2, generator=torch.Generator().manual_seed(1))
+    lines = [f"{a:.4f},{d:.4f},{'yn'[n % 12 > 0]}" for n, (a, d) in enumerate(draws.tolist())]
+    site = make_site(tmp_path, "\n".join(["age,dose,ill", *lines, ""]), limits={"min_cell": 10})
+    study = make_study(
+        rounds=100,
+        user="b",
+        arms=["fedavg"],
+        task={**TWO_NUMBERS, "classes": ["n", "y"]},
+        training={"steps": 2, "batch_size": 8, "learning_rate": 0.1},
+    )
+    hospital, found = Hospital(site, b"s" * 32), list[int]()
+    says_no = torch.tensor([0.0, 0, 0, 0, 6, -6])
+    for number in range(1, study.rounds + 1):
+        update = hospital.train(TrainRequest(study, "fedavg", number, says_no, None)).delta
+        if abs(float(update[5]) * 80 - 1) < 0.1:  # one patient moves it by .1 / 8
+            apart = (draws - update[2:4] / update[5]).abs().amax(dim=1)
+            assert float(apart.min()) < 0.05
+            found.append(int(apart.argmin()))
+    assert len(found) > 20
+    assert len(set(found)) > 15
+
+
 def test_an_ordinary_study_of_200_rounds_gives_no_record(tmp_path: Path) -> None:
     training = {"steps": 3, "batch_size": 8, "learning_rate": 0.1}
     study = small_study(arms={"fedavg": {}}, scaling="none", rounds=200, training=training)
