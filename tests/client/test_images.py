@@ -202,6 +202,20 @@ def test_pictures_of_eight_bits_are_read(tmp_path: Path, suffix: str) -> None:
     assert ImageFiles(path=tmp_path).read(TASK).images.min() > 250
 
 
+def test_a_picture_is_never_run_as_a_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For EPS, Pillow starts Ghostscript."""
+    (tmp_path / "gs").write_text(f"#!/bin/sh\ntouch {tmp_path}/started\n")
+    (tmp_path / "gs").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    (tmp_path / "all/cat").mkdir(parents=True)
+    eps = "%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 5 4\n%%EndComments\nshowpage\n"
+    (tmp_path / "all/cat/x.png").write_text(eps)
+    assert says(problem_of(ImageFiles(path=tmp_path / "all")), "cat/x.png")
+    assert not (tmp_path / "started").exists()
+
+
 def test_colours_behind_transparent_pixels_are_not_trained_on(tmp_path: Path) -> None:
     (tmp_path / "cat").mkdir()
     Image.new("RGBA", (5, 4), (10, 20, 30, 255)).save(tmp_path / "cat/full.png")

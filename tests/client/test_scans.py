@@ -12,11 +12,12 @@ from pydicom import dcmread
 from pydicom.dataset import Dataset
 from pydicom.encaps import encapsulate
 from pydicom.sequence import Sequence
-from pydicom.uid import JPEGLSLossless, generate_uid
+from pydicom.uid import DeflatedExplicitVRLittleEndian, JPEGLSLossless, generate_uid
 
 from erosion_client.dataset.load import load_patients
 from erosion_client.dataset.preprocessing import image_inputs
 from erosion_client.dataset.same_patient import same_patient
+from erosion_client.dataset.sources import dicom
 from erosion_client.dataset.sources.data_source import ImageSource
 from erosion_client.dataset.sources.dicom import DicomImages
 from erosion_client.dataset.sources.image_files import ImageFiles
@@ -215,6 +216,19 @@ def test_a_volume_without_a_unit_is_shown_from_its_own_percentiles(tmp_path: Pat
     assert len(np.unique(NiftiImages(path=tmp_path).read(GREY).images[2])) == 1
 
 
+@pytest.mark.parametrize("is_volume", [False, True])
+def test_voxels_that_are_not_square_in_the_slice_are_refused(
+    tmp_path: Path, is_volume: bool
+) -> None:
+    """As DICOM's are; a slice may be thicker than its voxels are wide."""
+    task = image(classes=["cold", "warm"], shape=[1, 5, 6, 8]) if is_volume else GREY
+    write_nifti(tmp_path / "cold/a.nii", volume(), np.diag([1, 1, 5, 1]))
+    assert len(NiftiImages(path=tmp_path).read(task).images) == 1
+    write_nifti(tmp_path / "cold/a.nii", volume(), np.diag([0.5, 1, 5, 1]))
+    assert says(problem_of(NiftiImages(path=tmp_path), task), "cold/a.nii", "1 x 0.5")
+    assert len(NiftiImages(path=tmp_path, resize="stretch").read(task).images) == 1
+
+
 def test_values_that_cannot_be_shown_are_refused(tmp_path: Path) -> None:
     for values in ((volume() * 1j).astype(np.complex64), np.full((8, 6, 5), np.nan, np.float32)):
         write_nifti(tmp_path / "cold/a.nii", values)
@@ -297,6 +311,22 @@ def test_slices_with_one_window_may_be_rescaled_each_by_itself(tmp_path: Path) -
     assert found[0, 0, :, 0, 0].tolist() == [28, 128, 228]
     write_volume(tmp_path / "cold/s", Units=["BQML", "BQML", "GML"])
     assert "different units" in problem_of(DicomImages(path=tmp_path, slice="all"), VOLUME)
+
+
+def test_a_deflated_file_is_read_up_to_a_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """3 MB took 6 GiB of memory."""
+    values = np.arange(48, dtype=np.uint8).reshape(6, 8)
+    write_dicom(tmp_path / "cold/a.dcm", values, syntax=DeflatedExplicitVRLittleEndian)
+    assert (DicomImages(path=tmp_path).read(GREY).images[0, 0] == values).all()
+    monkeypatch.setattr(dicom, "MOST_UNPACKED", 2**21)
+    values = np.zeros((2**11, 2**11), np.uint8)
+    write_dicom(tmp_path / "cold/b.dcm", values, syntax=DeflatedExplicitVRLittleEndian)
+    assert (tmp_path / "cold/b.dcm").stat().st_size < 2**14
+    message = problem_of(DicomImages(path=tmp_path, resize="pad"))
+    assert says(message, "cold/b.dcm unpacks to")
+    assert not says(message, "cold/a.dcm")
 
 
 LUT = Dataset()

@@ -1,6 +1,7 @@
 """DICOM images, through pydicom: their pixels, and nothing else in the files."""
 
 import warnings
+import zlib
 from collections.abc import Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -22,6 +23,7 @@ from erosion_client.dataset.sources.dicom_pixels import (
     plane,
     shown,
 )
+from erosion_client.dataset.sources.file_content import CHUNK
 from erosion_client.dataset.sources.labelled_images import (
     ScanFolder,
     UnusableImageError,
@@ -38,6 +40,8 @@ from erosion_common.tasks.inputs import ImageTask
 if TYPE_CHECKING:
     from pydicom import FileDataset
 
+HEADER_BYTES = 144  # of a file, up to the data that its group length counts
+MOST_UNPACKED = 2**30  # bytes of a deflated file
 UNEVEN = 0.1  # relative to the median distance between two slices
 
 
@@ -269,11 +273,18 @@ def _folders(folder: Path) -> list[Path]:
 def _read(file: Path, *, pixels: bool = True) -> "FileDataset":
     from pydicom import dcmread
     from pydicom.errors import InvalidDicomError
+    from pydicom.filereader import read_file_meta_info
+    from pydicom.uid import DeflatedExplicitVRLittleEndian
 
     if not file.is_file():  # a pipe never ends, and a link may be broken
         raise UnusableImageError("is no file that can be read; remove it", is_damaged=True)
     try:
+        about = read_file_meta_info(file)
+        if about.get("TransferSyntaxUID") == DeflatedExplicitVRLittleEndian:
+            _check_unpacked(file, HEADER_BYTES + about.FileMetaInformationGroupLength)
         return dcmread(file, stop_before_pixels=not pixels)
+    except UnusableImageError:
+        raise
     except InvalidDicomError:
         if _lacks_header(file):
             raise UnusableImageError(
@@ -285,6 +296,19 @@ def _read(file: Path, *, pixels: bool = True) -> "FileDataset":
         raise UnusableImageError("is no DICOM file; remove it", is_damaged=True) from None
     except Exception as problem:  # noqa: BLE001 - a damaged file may raise anything
         raise cannot_be_read(problem) from None
+
+
+def _check_unpacked(file: Path, start: int) -> None:
+    """Raise UnusableImageError where a deflated file's data, from `start` on, would be too many."""
+    unpacker, num_bytes = zlib.decompressobj(-zlib.MAX_WBITS), 0
+    with file.open("rb") as opened:
+        opened.seek(start)
+        while chunk := unpacker.unconsumed_tail or opened.read(CHUNK):
+            num_bytes += len(unpacker.decompress(chunk, CHUNK))
+            if num_bytes > MOST_UNPACKED:
+                raise UnusableImageError(
+                    f"unpacks to more than {MOST_UNPACKED // 2**30} GiB; export it again"
+                )
 
 
 def _lacks_header(file: Path) -> bool:

@@ -10,7 +10,9 @@ from PIL import Image
 from erosion_client.dataset.sources.labelled_images import (
     UnusableImageError,
     Window,
+    are_square,
     cannot_be_read,
+    distorted,
     windowed,
 )
 
@@ -24,7 +26,6 @@ GREY = {"MONOCHROME1": "INVERSE", "MONOCHROME2": "IDENTITY"}  # and the Presenta
 COLOUR = ("RGB", "YBR_FULL", "YBR_FULL_422", "YBR_ICT", "YBR_RCT")
 NO_IMAGES = ("SEG", "RTSTRUCT", "RTDOSE", "RTPLAN", "PR", "KO", "SR", "REG", "RWV", "FID")
 LARGEST_MEASURED = 1e12  # in any unit; beyond, every picture would be of one grey
-NOT_SQUARE = 0.01  # relative, of the sides of a pixel
 SPACINGS = ("PixelSpacing", "ImagerPixelSpacing", "NominalScannedPixelSpacing", "PixelAspectRatio")
 TABLES = ("PresentationLUTSequence", "RedPaletteColorLookupTableDescriptor")
 PLANES = ("sagittal", "coronal", "axial")  # by the patient's axis that is normal to them
@@ -99,10 +100,7 @@ def _problems(data: "FileDataset", *, may_stretch: bool) -> Iterator[str]:
     if table := next((tag for tag in TABLES if tag in data), ""):
         yield f"is shown through a separate table ({table}); export it as plain grey levels"
     if not may_stretch and (spacing := _not_square(data)):
-        yield (
-            f"has pixels that are not square ({spacing}), and would be shown distorted; resample"
-            ' it, or write resize = "stretch" under [data]'
-        )
+        yield distorted(spacing)
 
 
 def _not_square(data: "FileDataset") -> str:
@@ -112,7 +110,7 @@ def _not_square(data: "FileDataset") -> str:
             down, across = (float(side) for side in data.get(tag) or ())
         except (TypeError, ValueError):
             continue
-        if down > 0 and across > 0 and abs(down - across) > NOT_SQUARE * max(down, across):
+        if not are_square(down, across):
             return f"{tag} {down:g}, {across:g}"
     return ""
 

@@ -47,6 +47,9 @@ from erosion_common.errors import DataError
 from erosion_common.support.text import some
 from erosion_common.tasks.inputs import ImageTask
 
+# Whatever a file is called: for EPS, Pillow would run Ghostscript.
+FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
+
 
 class ImageFiles(OnDisk, ImageSource):
     """Images in an .npz file, or in one folder per class.
@@ -134,9 +137,9 @@ def _picture(
         with warnings.catch_warnings():
             # Pillow only warns about an image that unpacks to a huge one; it is never kept in full.
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            with Image.open(file) as image:
+            with Image.open(file, formats=FORMATS) as image:
                 image.verify()  # PNG's checksums, which decoding passes over
-            image = Image.open(file)
+            image = Image.open(file, formats=FORMATS)
         with image:
             is_deep = _is_deep(image)
             if image.mode not in ("1", "L", "LA", "P", "RGB", "RGBA"):

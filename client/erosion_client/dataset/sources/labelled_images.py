@@ -47,6 +47,7 @@ from erosion_common.tasks.task import CodedColumn, TargetColumn, Targets
 
 Resize = Literal["refuse", "stretch", "pad"]  # "pad": keep the proportions, add black margins
 MAX_DECODED_BYTES = 8 * 2**30  # a small archive can unpack to any size
+NOT_SQUARE = 0.01  # relative, of the sides of a pixel
 
 
 class UnusableImageError(Exception):
@@ -78,6 +79,20 @@ def windowed(values: NDArray[np.float64], window: Window) -> NDArray[np.uint8]:
     with np.errstate(over="ignore"):  # in a window of width 0 everything is black or white
         grey = (values - (centre - width / 2)) / width * 255
     return np.clip(np.round(grey), 0, 255).astype(np.uint8)
+
+
+def are_square(down: float, across: float) -> bool:
+    """Return whether a pixel's sides are equal, or not both known."""
+    known = min(down, across) > 0
+    return not known or abs(down - across) <= NOT_SQUARE * max(down, across)
+
+
+def distorted(sides: str) -> str:
+    """Return the problem with pixels of unequal sides."""
+    return (
+        f"has pixels that are not square ({sides}), and would be shown distorted; resample it, or"
+        ' write resize = "stretch" under [data]'
+    )
 
 
 def check_size(size: tuple[int, int], task: ImageTask) -> None:

@@ -20,8 +20,10 @@ from erosion_client.dataset.sources.labelled_images import (
     ScanFolder,
     UnusableImageError,
     Window,
+    are_square,
     cannot_be_read,
     check_decoded,
+    distorted,
     fitted,
     fitted_volume,
     not_read,
@@ -85,6 +87,9 @@ class NiftiImages(ScanFolder):
             volume = _volume(path)
             if self.labels is None and _is_label_map(volume):
                 raise UnusableImageError(LABEL_MAP)
+            across, down = (volume.sides[axis] for axis in _axes_shown(self.plane, task))
+            if self.resize != "stretch" and not are_square(down, across):
+                raise UnusableImageError(distorted(f"{down:g} x {across:g}"))
             if not volume.says_how_it_lies:
                 unsaid.append(place)
             axial = (np.ascontiguousarray(one).data for one in volume.values.transpose(2, 0, 1))
@@ -141,6 +146,7 @@ class _Volume:
 
     values: NDArray[np.float64]  # (x, y, z), the axes to the right, to the front and up
     is_of_integers: bool  # as stored
+    sides: tuple[float, ...]  # of a voxel, in mm, along these axes
     says_how_it_lies: bool  # else the axes of the format before orientation was stored
 
 
@@ -173,6 +179,7 @@ def _volume(path: Path) -> _Volume:
             while is_packed and file.read(CHUNK):  # to the end, where the checksum is
                 pass
         values: NDArray[np.float64] = found.reshape(found.shape[:3])
+        sides = tuple(nibabel.affines.voxel_sizes(volume.affine).tolist())  # type: ignore[no-untyped-call]
     except UnusableImageError:
         raise
     except DataError as problem:
@@ -185,7 +192,12 @@ def _volume(path: Path) -> _Volume:
         )
     if max(-values.min(), values.max()) > LARGEST_NUMBER:
         raise UnusableImageError(f"holds values beyond ±{LARGEST_NUMBER:g}; export it again")
-    return _Volume(values, kind in "iu", says)
+    return _Volume(values, kind in "iu", sides, says)
+
+
+def _axes_shown(plane: str, task: ImageTask) -> list[int]:
+    """Return the axes of the slice in this plane; of a volume, those of its axial slices."""
+    return [axis for axis in range(3) if axis != AXES["axial" if task.is_of_volumes else plane]]
 
 
 def _is_label_map(volume: _Volume) -> bool:
