@@ -596,6 +596,11 @@ SUM, MEAN = (
         ("합계,2400,,,20\n", 1),
         ("Suma końcowa,2400,,,20\n", 1),
         ("Total (all wards),,,,\n", 1),
+        ("Hovedtotal,2400,,,20\n", 1),
+        ("Число пациентов,2400,,,20\n", 1),
+        ("最大値,2400,,,20\n", 1),
+        ("Zusammen,2400,f,9,20\nØ,60,f,9,0.5\n", 2),  # in any language: above it stand keys
+        ("n,2400,f,9,20\nvalid,60,f,9,0.5\nMean,61.2,f,9,0.5\n", 3),
         (f",{SUM}\n", 1),  # without a word
         (f"41,{SUM}\n", 1),
         (f",{MEAN}\n", 1),

@@ -362,13 +362,14 @@ def test_a_draft_that_could_not_be_sent_says_so(
 def test_a_limit_is_never_missing(tmp_path: Path) -> None:
     cells = [
         *("<0.05" if i % 3 == 0 else f"{0.1 + i % 37 / 10:.1f}" for i in range(90)),
-        *("> 9", "1.3 (haem.)", "2.1 ng/ml", "undetectable", "typo"),
+        *("> 9", "1.3 (haem.)", "2.1 ng/ml", "undetectable", "typo", "n.d."),
     ]
     study = drafted(tmp_path, column("troponin", cells), "ill")
     site = site_of(tmp_path)
     text = site.read_text(encoding="utf-8")
     missing = [line for line in text.splitlines() if line.endswith('""') or '= ""  #' in line]
-    assert [line.partition(" =")[0] for line in missing] == ['# ? "typo"']
+    assert [line.partition(" =")[0] for line in missing] == ['# ? "n.d."']
+    assert '# ? "n.d." = ""  # not known, or below a limit?' in text
     assert '# ? "1.3 (haem.)" = "1.3"' in text
     assert '# ? "2.1 ng/ml" = "2.1"' in text
     assert '\n# ? "troponin" = "half"' in text
@@ -406,6 +407,14 @@ def test_a_limit_is_never_missing(tmp_path: Path) -> None:
         *((name, "0", "1") for name in ("no_of_events", "free T4 high", "died")),
         *(("status", "żyje", "zmarł"), ("転帰", "生存", "死亡"), ("生存", "1", "0")),
         *(("жив", "да", "нет"), ("ziv", "ano", "ne"), ("przeżył", "tak", "nie")),
+        *(("durum", "sağ", "ex"), ("исход", "выжил", "умер"), ("status", "vid liv", "död")),
+        *(("hayatta", "evet", "hayır"), ("absence_of_relapse", "yes", "no"), ("alive28", "1", "0")),
+        *(("tumour absent", "yes", "no"), ("libre_de_enfermedad", "sí", "no")),
+        *(
+            ("no_of_lesions", "no", "yes"),
+            ("病理", "良性", "恶性"),
+            ("diagnoza", "zdrowy", "chory"),
+        ),
     ],
 )
 def test_the_event_is_the_last_class(name: str, no: str, event: str) -> None:
@@ -420,6 +429,7 @@ def test_the_event_is_the_last_class(name: str, no: str, event: str) -> None:
         *(("status", pair) for pair in ("1 2", "A B", "low high", "m f")),
         *((name, "0 1") for name in ("remission", "survival", "response", "cured", "vital_status")),
         *((name, "nie tak") for name in ("przeżycie", "sopravvivenza")),
+        *((name, "no yes") for name in ("komplikationslos", "good_outcome")),
     ],
 )
 def test_where_words_do_not_tell_the_event_a_draft_asks(

@@ -195,7 +195,7 @@ def test_a_folder_of_tables_may_hold_notes_and_names_in_any_language(tmp_path: P
     ):
         (tmp_path / name).touch()
     (tmp_path / "folder.csv").mkdir()
-    assert list(tables_in(tmp_path)) == ["spital" * 8, "st-anna-zurich", "odz-2"]
+    assert list(tables_in(tmp_path)) == ["spital" * 8, "st-anna-zurich", "lodz-2"]
     (tmp_path / "st. anna zurich.parquet").touch()
     with raises(DataError, "hospital", "'st-anna-zurich'"):
         tables_in(tmp_path)

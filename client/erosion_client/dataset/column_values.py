@@ -27,8 +27,9 @@ DecimalMark = Literal[".", ","]
 _WORDS = tomllib.loads(Path(__file__).with_name("missing_words.toml").read_text(encoding="utf-8"))
 MISSING_MARKERS = frozenset(_WORDS["markers"])  # in lower case
 MISSING_WORDS = frozenset(_WORDS["words"])  # the same; only ever proposed
-BELOW_A_LIMIT = frozenset(_WORDS["below"])  # the same
-DASHES = frozenset(["-", "--", "---", "–", "—"])
+OR_BELOW = frozenset(_WORDS["either"])  # those that may also mean a value below a limit
+BEYOND_A_LIMIT = frozenset(_WORDS["beyond"])  # the same
+DASHES = frozenset(["-", "--", "---", "–", "—", "−"])
 
 _NUMBER = re.compile(r"[<>≤≥=~\s]*([+-]?\d[\d.,]*(?:[eE][+-]?\d+)?|[+-]?\.\d+)")
 _COMMA = re.compile(r"[+-]?\d+,\d+(?:[eE][+-]?\d+)?")

@@ -3,7 +3,6 @@
 import hashlib
 import re
 import tomllib
-import unicodedata
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date, time
@@ -19,9 +18,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from erosion_client.dataset.column_values import ArrowTexts, numbers_in, taken, trimmed
+from erosion_client.dataset.column_values import (
+    MISSING_MARKERS,
+    MISSING_WORDS,
+    ArrowTexts,
+    numbers_in,
+    taken,
+    trimmed,
+)
 from erosion_common.errors import DataError
 from erosion_common.settings.names import as_seen, canonical
+from erosion_common.support.text import without_accents
 
 MOST_CHARACTERS = 2**28  # of the distinct texts in one column: it holds documents, not values
 LONG = 64  # characters of a text of which a row's hash needs no digest
@@ -379,6 +386,7 @@ def hash_of_text(text: str) -> int:
 FILE = Path(__file__).with_name("total_words.toml")
 LOOKED_AT = 10  # rows at the end
 FEWEST_ROWS = 3  # of a table with a possible last row of totals
+FEWEST_KEYS = 10  # rows with a key, above a word in its column
 FEWEST_ABOVE = 5  # rows needed to compare their sum or mean with the last one
 MOST_ROWS = 100_000  # of a table that somebody totals below it
 LONGEST = 60  # characters of a label
@@ -442,18 +450,42 @@ def _total_rows(
     start = max(1, num - LOOKED_AT)
     cells = [column.at(np.arange(start, num)) for column in found.values()]
     rows = [dict(zip(found, row, strict=True)) for row in zip(*cells, strict=True)]
-    named: dict[int, str] = {}
+    end = max(0, num - LOOKED_AT)
+    named = {}
     for index, row in enumerate(rows, start):
-        if label := _label(row, found, max(0, num - LOOKED_AT)):
+        if label := _label(row, found, end):
             named[index] = label
-    if not named and num <= MOST_ROWS and (what := _computed(wanted)):
-        named[num - 1] = what
+    if num <= MOST_ROWS:
+        named = _among_keys(next(iter(found.values())), cells[0], start) | named
+        if not named and (what := _computed(wanted)):
+            named[num - 1] = what
     if not named:
         return None
     first, last = min(named), max(named)
+    what = named[first]
+    while first > start and _label(rows[first - 1 - start], found, end, has_word=True):
+        first -= 1
     rest = [rows[index - start] for index in range(first + 1, num) if index not in named]
-    is_end = all(_is_bare(row) or _is_count(row) for row in rest)
-    return first, num - 1 if is_end else last, named[first], is_end
+    is_end = all(_is_bare(row) or _label(row, found, end, has_word=True) for row in rest)
+    return first, num - 1 if is_end else last, what, is_end
+
+
+def _among_keys(column: TextColumn, cells: Sequence[str], start: int) -> dict[int, str]:
+    """Return the words in the first column's last cells, where above each has a key of its own."""
+    if isinstance(column, NumberColumn) or start < FEWEST_KEYS:
+        return {}
+    keys = column.take(np.arange(start)).texts
+    if len(keys) < MOSTLY_NUMBERS * start or not all(map(_has_digit, keys)):
+        return {}
+    return {
+        index: cell
+        for index, cell in enumerate(cells, start)
+        if cell and not _has_digit(cell) and cell.lower() not in (*MISSING_MARKERS, *MISSING_WORDS)
+    }
+
+
+def _has_digit(text: str) -> bool:
+    return any(map(str.isdigit, text))
 
 
 @cache
@@ -463,29 +495,30 @@ def _words() -> tuple[frozenset[str], frozenset[str]]:
 
 
 def _plain(text: str) -> str:
-    if text.isascii():
-        return text.casefold()
-    letters = unicodedata.normalize("NFKD", text.casefold())
-    return "".join(c for c in letters if not unicodedata.combining(c))
+    return text.casefold() if text.isascii() else without_accents(text.casefold())
 
 
 def _is_bare(row: Mapping[str, str]) -> bool:
     return sum(map(bool, row.values())) <= BARE * len(row)
 
 
-def _is_count(row: Mapping[str, str]) -> bool:
-    return next(filter(None, row.values()), "").casefold() == "n"
+def _label(
+    row: Mapping[str, str], found: Mapping[str, TextColumn], end: int, *, has_word: bool = False
+) -> str:
+    """Return the label of a row of totals; "" where there is none.
 
-
-def _label(row: Mapping[str, str], found: Mapping[str, TextColumn], end: int) -> str:
-    """Return the label of a row of totals; "" where there is none."""
+    `has_word`: it lies next to such a row, so that a word such as "valid" is enough.
+    """
     statistics, around = _words()
     for name, cell in row.items():
         if not cell or len(cell) > LONGEST:
             continue
         words = re.findall(r"[^\W\d_]+", _plain(cell))
-        has_word = any(word in statistics for word in words) or bool(_COUNT.fullmatch(cell))
-        is_label = has_word and all(word in statistics | around for word in words)
+        phrase = " ".join(words)
+        is_known = bool(words) and all(word in statistics | around for word in words)
+        is_near = has_word and not _has_digit(cell)  # no key, such as N12
+        is_label = is_known and (is_near or any(word in statistics for word in words))
+        is_label |= phrase in statistics or _COUNT.fullmatch(cell) is not None
         # "Total (all wards)" in a row without most values; but "Total knee" is an operation.
         may_be = _is_bare(row) and bool(words) and {words[0], words[-1]} & statistics
         column = found[name]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from erosion_client.dataset.column_values import BELOW_A_LIMIT, toml_key
+from erosion_client.dataset.column_values import BEYOND_A_LIMIT, OR_BELOW, toml_key
 from erosion_client.scaffold.column_match import Match
 from erosion_client.scaffold.column_profile import NUMBER, Profile
 from erosion_client.scaffold.column_roles import PLAINLY_NONE, likely_key, repeats, why_not
@@ -184,7 +184,8 @@ def _values(matches: Sequence[Match], profiles: Sequence[Profile]) -> list[str]:
         for text in match.unsaid:
             times = counts[str(match.local)].get(text)  # that may as well be measured
             often = f" {times} rows" if times else ""
-            lines.append(f'# ? {quoted(text)} = ""  # not known?{often}')
+            below = ", or below a limit" if text.lower() in OR_BELOW else ""
+            lines.append(f'# ? {quoted(text)} = ""  # not known{below}?{often}')
         lines += map(_odd_line, match.odd[:MOST_ODD])
         if len(match.odd) > MOST_ODD:
             lines.append(f"# and {len(match.odd) - MOST_ODD} more that are no numbers")
@@ -202,11 +203,9 @@ def _odd_line(text: str) -> str:
         if rest == "-":
             return f"# ? {quoted(text)} = {quoted(f'-{found[0]}')}  # the sign behind it?"
         return f"# ? {quoted(text)} = {quoted(found[0])}  # without {escaped(rest)!r}?"
-    if text.casefold() in BELOW_A_LIMIT:
-        return f'# ? {quoted(text)} = "{OPEN_NUMBER}"  # below a limit: half of it?'
-    if any(character.isdigit() for character in text):  # such as "LT 0.6"
-        return f'# ? {quoted(text)} = "{OPEN_NUMBER}"  # or "" if it is missing'
-    return f'# ? {quoted(text)} = ""  # no number'
+    if text.lower() in BEYOND_A_LIMIT:
+        return f'# ? {quoted(text)} = "{OPEN_NUMBER}"  # beyond a limit: half of a lower one?'
+    return f'# ? {quoted(text)} = "{OPEN_NUMBER}"  # or "" if it is missing'
 
 
 def _limits(matches: Sequence[Match]) -> list[str]:

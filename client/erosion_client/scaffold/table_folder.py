@@ -1,7 +1,6 @@
 """A folder with one table for each hospital."""
 
 import re
-import unicodedata
 from collections.abc import Iterator, Mapping
 from functools import cache
 from itertools import combinations
@@ -15,6 +14,7 @@ from erosion_client.dataset.sources.table_file import SUFFIXES
 from erosion_client.dataset.text_table import RowHashes, TextTable, hashes_of_table
 from erosion_client.scaffold.vocabulary import is_id
 from erosion_common.errors import DataError
+from erosion_common.support.text import without_accents
 
 BESIDE = re.compile(r"[.~]|readme|licen[cs]e|codebook|data.?dictionary|changelog", re.I)
 MOST_SHARED = 0.05  # of the smaller table's rows, beyond what chance explains
@@ -94,7 +94,7 @@ def _hashes(table: TextTable, columns: frozenset[str]) -> tuple[RowHashes, float
 
 def hospital_name(text: str) -> str:
     """Return a name that studies allow: "St. Anna Zürich" becomes "st-anna-zurich"."""
-    letters = unicodedata.normalize("NFKD", text.casefold())
-    ascii_only = "".join(c for c in letters if not unicodedata.combining(c))
-    plain = re.sub(r"[^a-z0-9_-]+", "-", ascii_only).strip("-_")[:48].rstrip("-_")
+    plain = (
+        re.sub(r"[^a-z0-9_-]+", "-", without_accents(text.casefold())).strip("-_")[:48].rstrip("-_")
+    )
     return plain or "hospital"

@@ -1,7 +1,6 @@
 """Reads a column's values in one language and maps them to a study's, as proposals."""
 
 import re
-import unicodedata
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,6 +10,7 @@ from erosion_client.dataset.column_values import DASHES, MISSING_WORDS
 from erosion_client.scaffold.column_profile import Profile
 from erosion_client.scaffold.vocabulary import words_in, words_of
 from erosion_common.settings.names import canonical
+from erosion_common.support.text import without_accents
 
 FEWEST_MEANINGS = 2  # of a study's values that a topic has words for
 Coding = Mapping[str, str]  # word -> what it means
@@ -28,8 +28,7 @@ class ValueMap:
 
 def plain_value(text: str) -> str:
     """Return small letters without accents and outer spaces: "Sí " is si."""
-    letters = unicodedata.normalize("NFKD", canonical(text).casefold())
-    return " ".join("".join(c for c in letters if not unicodedata.combining(c)).split())
+    return " ".join(without_accents(canonical(text).casefold()).split())
 
 
 @cache
@@ -229,6 +228,7 @@ _NUMBERED = re.compile(r"^\d+\s*[:=)-]\s*(?=\D)")  # "0:LIVING"
 _LONG = 7  # letters of a word that may be part of another: "diseasefree"
 _SAYS_NO = words_for("answer", "no") | words_for("finding", "negative") | DASHES
 _SAYS_YES = words_for("answer", "yes") | words_for("finding", "positive")
+_ALIVE, _DEAD = words_for("life", "alive"), words_for("life", "dead")
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,12 +247,14 @@ def direction(name: str, codes: Sequence[str]) -> Direction:
     if {plain[first] in _SAYS_NO, plain[second] in _SAYS_NO} == {True, False}:
         no, yes = (first, second) if plain[first] in _SAYS_NO else (second, first)
         turned, is_sure = _turns(name)
-        is_dash = plain[no] == "-"  # next to "yes" it may be missing
+        is_dash = plain[no] in DASHES  # next to "yes" it may be missing
         is_sure = is_sure and (
             "+" in plain[yes] if is_dash else plain[yes] in _SAYS_YES or plain[no] == "no"
         )
         return Direction((yes, no) if turned else (no, yes), is_sure, turned)
     without = [code for code in (first, second) if _is_without_event(plain[code])]
+    if len(without) != 1 and sum(plain[code] in _DEAD for code in (first, second)) == 1:
+        without = [code for code in (first, second) if plain[code] in _ALIVE]
     if len(without) == 1:
         (no,) = without
         yes = second if no == first else first
@@ -271,7 +273,7 @@ def in_order(codes: Iterable[str]) -> list[str]:
 
 @cache
 def _outcome_words(key: str) -> frozenset[str]:
-    return frozenset(words_in("outcome_words.toml")[key])
+    return frozenset(map(plain_value, words_in("outcome_words.toml")[key]))
 
 
 def _is_without_event(text: str) -> bool:
@@ -286,20 +288,21 @@ def _negates(words: Sequence[str]) -> bool:
         return False
     first, second = words[0], words[1] if len(words) > 1 else ""
     has_of = second in _outcome_words("of")
-    starts_so = (
-        first in _outcome_words("negations") and (first in _outcome_words("with_of")) == has_of
-    )
+    is_other = first in _outcome_words("number_of" if has_of else "with_of")
+    starts_so = first in _outcome_words("negations") and not is_other
     endings = tuple(_outcome_words("endings"))
-    ends_so = second != "" and words[-1] in endings
+    ends_so = second != "" and (words[-1] in endings or words[-1] in _outcome_words("after"))
     is_glued = any(word.endswith(endings) and len(word) > _LONG for word in words)
     return starts_so or ends_so or is_glued or any(w.startswith("non") and w[3:] for w in words[:1])
 
 
 def _turns(name: str) -> tuple[bool, bool]:
     """Return whether yes in a column of this name means no event; and whether that is sure."""
-    words = words_of(name)
+    words = [word.rstrip("0123456789") or word for word in words_of(name)]  # alive28
     is_turned = _is_without_event(" ".join(words))
-    is_read = all(word.isascii() for word in words) or is_turned  # of other alphabets few are known
+    is_read = is_turned or all(  # of other alphabets few are known
+        word.isascii() and not word.endswith(tuple(_outcome_words("may_end"))) for word in words
+    )
     return is_turned, is_read and _outcome_words("unsure").isdisjoint(words)
 
 

@@ -3,7 +3,6 @@
 import math
 import re
 import tomllib
-import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 from erosion_client import scaffold
 from erosion_client.dataset.column_values import UnitChange
 from erosion_client.dataset.single_column import distinct, quantiles_of
-from erosion_common.support.text import significant
+from erosion_common.support.text import significant, without_accents
 
 
 def words_in(file: str) -> dict[str, Any]:
@@ -25,7 +24,6 @@ def words_in(file: str) -> dict[str, Any]:
 
 
 _WORDS = words_in("vocabulary.toml")
-SAME_WORDS = tuple(map(frozenset, _WORDS["same"]))  # column names as `plain_name` leaves them
 BIRTH, BEGIN, END, DATE = (_WORDS["dates"][key] for key in ("birth", "begin", "end", "date"))
 _KEYS, _PLACE_WORDS = _WORDS["keys"], _WORDS["places"]
 
@@ -109,9 +107,11 @@ def header_unit(name: str) -> str:
 
 def plain_name(name: str) -> str:
     """Return a column's name without its unit, case, accents, spaces and marks."""
-    bare = IN_HEADER.sub("", name).replace("ß", "ss")
-    letters = unicodedata.normalize("NFKD", bare.casefold())
-    return re.sub(r"[\W_]+", "", "".join(c for c in letters if not unicodedata.combining(c)))
+    bare = IN_HEADER.sub("", name)
+    return re.sub(r"[\W_]+", "", without_accents(bare.casefold()))
+
+
+SAME_WORDS = tuple(frozenset(map(plain_name, words)) for words in _WORDS["same"])
 
 
 def mentions(name: str, words: Iterable[str]) -> bool:
@@ -122,10 +122,9 @@ def mentions(name: str, words: Iterable[str]) -> bool:
 
 @lru_cache(maxsize=256)  # a name is looked at for each quantity
 def _tokens(name: str) -> tuple[frozenset[str], str]:
-    letters = unicodedata.normalize("NFKD", IN_HEADER.sub("", name).casefold().replace("ß", "ss"))
-    bare = "".join(c for c in letters if not unicodedata.combining(c))
+    bare = without_accents(IN_HEADER.sub("", name).casefold())
     plain = plain_name(name)
-    return frozenset((*re.findall(r"[a-z]+\d*[a-z]*", bare), plain)), plain
+    return frozenset((*re.findall(r"[^\W\d_]+\d*[^\W\d_]*", bare), plain)), plain
 
 
 def plain_unit(unit: str) -> str:
@@ -288,10 +287,8 @@ def words_of(name: str) -> list[str]:
     Words of other alphabets are kept as they are.
     """
     marked = name.replace("ß", "ss").replace("°", "o ").replace("#", " no ")
-    letters = unicodedata.normalize("NFKD", marked)
-    bare = "".join(c for c in letters if not unicodedata.combining(c))
-    apart = re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", " ", bare)
-    return re.findall(r"[^\W_]+", unicodedata.normalize("NFC", apart.casefold()))
+    apart = re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", " ", without_accents(marked))
+    return re.findall(r"[^\W_]+", apart.casefold())
 
 
 def is_patient_key(name: str) -> bool:

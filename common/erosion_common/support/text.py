@@ -16,6 +16,16 @@ def printable(text: str, *, at_most: int = 300) -> str:
     return clean if len(clean) <= at_most else clean[: at_most - 1] + "…"
 
 
+_BASE_LETTERS = str.maketrans("ıłŁøØđĐ", "ilLoOdD")  # which Unicode does not take apart
+
+
+def without_accents(text: str) -> str:
+    """Return the text with plain letters: "Größe" is Große, "Płeć" Plec."""
+    letters = unicodedata.normalize("NFKD", text.translate(_BASE_LETTERS))
+    bare = "".join(c for c in letters if not unicodedata.combining(c))
+    return unicodedata.normalize("NFC", bare)
+
+
 def shown(text: str) -> str:
     """Return `text` with its lines, without what could rewrite a screen or turn a line around."""
     return "\n".join(
