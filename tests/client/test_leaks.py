@@ -16,6 +16,7 @@ from erosion_server.coordination.run_end import result_of
 from erosion_server.output.words import beside_verdict
 from erosion_server.run.result import Result
 from tests.support.drafts import drafted, site_of
+from tests.support.said import says
 from tests.support.small_study import make_site, make_study
 
 NUM = 240
@@ -179,3 +180,16 @@ def test_a_leak_in_two_columns_shows_in_the_references_alone(tmp_path: Path) -> 
     assert found.leak is not None
     assert found.leak.arm in found.references
     assert found.verdict.text.startswith(found.leak.sentence(found.task))
+
+
+def test_a_class_may_lack_a_column(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With three classes, the draft ended as a fault of this program."""
+    (tmp_path / "north.csv").write_text(
+        "age,stage,size\n"
+        + "".join(
+            f"{30 + i % 50},{'abc'[i % 3]},{'' if i % 3 == 2 else 20 * (i % 3) + i % 7}\n"
+            for i in range(90)
+        )
+    )
+    assert main(["study", "new", str(tmp_path / "north.csv"), "--target", "stage"]) == 0
+    assert says(capsys.readouterr().out, "size: alone it predicts", "AUROC")

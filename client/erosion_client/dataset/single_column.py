@@ -309,20 +309,24 @@ class OutcomeValues:
             return self.targets[:, None].astype(np.float64)
         return _martingale(self.targets)[:, None]
 
-    def measured(self, scores: Floats) -> float:
-        """Return how well scores (n, k) predict; NaN where too few have the outcome."""
+    def measured(self, scores: Floats, rows: NDArray[np.bool_]) -> float:
+        """Return how well scores (m, k) predict m of the rows; NaN where too few have the outcome.
+
+        `rows`: (n,) which they are. They may lack a class.
+        """
         if self.kind == "classification":
-            found = [_auroc(s, t > 0) for s, t in zip(scores.T, self.signal.T, strict=True)]
+            found = [_auroc(s, t > 0) for s, t in zip(scores.T, self.signal[rows].T, strict=True)]
             known = [area for area in found if np.isfinite(area)]
             return float(np.mean(known)) if known else np.nan
+        targets = self.targets[rows]
         if self.kind == "regression":
-            apart = float(np.square(self.targets - self.targets.mean()).sum())
-            left = float(np.square(self.targets - scores[:, 0]).sum())
-            return 1 - left / apart if apart > 0 and len(self) >= 2 * FEWEST else np.nan
-        if self.targets[:, 1].sum() < FEWEST:
+            apart = float(np.square(targets - targets.mean()).sum())
+            left = float(np.square(targets - scores[:, 0]).sum())
+            return 1 - left / apart if apart > 0 and len(targets) >= 2 * FEWEST else np.nan
+        if targets[:, 1].sum() < FEWEST:
             return np.nan
-        ones = np.ones((1, len(self)))
-        return float(concordances(scores[:, 0], self.targets, ones, ones)[0, 0])
+        ones = np.ones((1, len(targets)))
+        return float(concordances(scores[:, 0], targets, ones, ones)[0, 0])
 
     def of(self, rows: NDArray[np.bool_] | NDArray[np.int64]) -> "OutcomeValues":
         """Return the outcome of some rows."""
@@ -384,7 +388,7 @@ def strength(values: Floats, outcome: OutcomeValues, *, is_category: bool) -> fl
                 _scores(values, signal, ~held, held, is_category=is_category)
             ):
                 scores[kind, held] = found
-    return _best(scores, values, outcome)
+    return _best(scores, values, outcome, np.ones(len(values), dtype=bool))
 
 
 def strength_held_out(
@@ -394,15 +398,19 @@ def strength_held_out(
     scores = np.stack(
         [*_scores(values, outcome.signal, trained, ~trained, is_category=is_category)]
     )
-    return _best(scores, values[~trained], outcome.of(~trained))
+    return _best(scores, values, outcome, ~trained)
 
 
-def _best(scores: Floats, values: Floats, outcome: OutcomeValues) -> float:
-    """Return the better of all rows by categories or ranges, and rows with a value both ways."""
+def _best(scores: Floats, values: Floats, outcome: OutcomeValues, held: NDArray[np.bool_]) -> float:
+    """Return the better of all rows by categories or ranges, and rows with a value both ways.
+
+    `held`: (n,) the rows that the scores (kinds, held, k) are of.
+    """
     known = ~np.isnan(values)
-    found = [outcome.measured(scores[0])]
-    if 2 * known.sum() >= len(values):  # else a few rows with a value would decide for all
-        found += [outcome.of(known).measured(of_kind[known]) for of_kind in scores]
+    found = [outcome.measured(scores[0], held)]
+    if 2 * known[held].sum() >= held.sum():  # else a few rows with a value would decide for all
+        of_known = scores[:, known[held]]
+        found += [outcome.measured(of_kind, held & known) for of_kind in of_known]
     return max((figure for figure in found if np.isfinite(figure)), default=0.0)
 
 
