@@ -2,8 +2,7 @@
 
 A fork inherits the hospitals as they are: their data are loaded once and lie in memory once. From
 then on each hospital lives in one of the processes, with all that it keeps between rounds. What it
-answers is, bit by bit, what it would have answered here. Values travel through a pipe, pickled but
-for the large arrays, which go from one process's memory to the other's without a copy between.
+answers is, bit by bit, what it would have answered here. Values travel through a pipe, pickled.
 """
 
 import gc
@@ -25,7 +24,6 @@ from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from typing import Any, Generic, Self, TypeVar
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -35,55 +33,21 @@ from erosion_common.rounds.channel import Connection, Request
 from erosion_common.settings.packages import faults_of_packages
 from erosion_common.study.study import Study
 
-LARGE = 1 << 16  # bytes of an array that travels outside of the pickle
-
-
-class ArrayPipe:
-    """One end of a pipe between two processes."""
-
-    def __init__(self, pipe: PipeEnd) -> None:
-        self.pipe = pipe
-
-    def send(self, message: object) -> None:
-        """Send. Raises OSError where the other process has ended."""
-        arrays: list[pickle.PickleBuffer] = []
-        text = _pickled(message, arrays)
-        raws = [array.raw() for array in arrays]
-        self.pipe.send_bytes(pickle.dumps(([raw.nbytes for raw in raws], text), protocol=5))
-        for raw in raws:
-            while raw:
-                raw = raw[os.write(self.pipe.fileno(), raw) :]
-
-    def receive(self) -> Any:
-        """Return the next message. Raises EOFError and OSError where the other process ended."""
-        sizes, text = pickle.loads(self.pipe.recv_bytes())  # noqa: S301 - this program, forked
-        buffers = []
-        for size in sizes:
-            # torch's own memory is aligned as the tensor's was before.
-            buffer: NDArray[np.uint8] = torch.empty(size, dtype=torch.uint8).numpy()
-            rest = buffer.data
-            while rest:
-                if not (num := os.readv(self.pipe.fileno(), [rest])):
-                    raise EOFError
-                rest = rest[num:]
-            buffers.append(buffer)
-        return pickle.loads(text, buffers=buffers)  # noqa: S301 - likewise
-
-    def close(self) -> None:
-        """The other end then finds that this one has ended."""
-        self.pipe.close()
-
 
 class _Pickler(pickle.Pickler):
-    """Tensors as arrays, with their values outside the pickle."""
+    """Tensors as arrays, and a study as it travels over a network."""
 
     def reducer_override(self, value: object) -> Any:
         """Return how to make it again."""
         if isinstance(value, Tensor):
-            return torch.from_numpy, (value.detach().contiguous().numpy(),)
-        if isinstance(value, Study):  # as it travels over a network
+            return _tensor, (value.detach().contiguous().numpy(),)
+        if isinstance(value, Study):
             return _study, (value.canonical_json(),)
         return NotImplemented
+
+
+def _tensor(array: NDArray[Any]) -> Tensor:
+    return torch.from_numpy(array).clone()  # in torch's memory it is aligned as it was before
 
 
 @lru_cache(maxsize=4)  # a study is named by every request
@@ -91,17 +55,16 @@ def _study(text: str) -> Study:
     return Study.model_validate_json(text)
 
 
-def _pickled(message: object, arrays: list[pickle.PickleBuffer]) -> bytes:
-    def keep_small(array: pickle.PickleBuffer) -> bool:
-        """True: it is part of the pickle."""
-        if array.raw().nbytes < LARGE:
-            return True
-        arrays.append(array)
-        return False
-
+def _send(pipe: PipeEnd, message: object) -> None:
+    """Send to another process. Raises OSError where it has ended."""
     with io.BytesIO() as stream:
-        _Pickler(stream, protocol=5, buffer_callback=keep_small).dump(message)
-        return stream.getvalue()
+        _Pickler(stream, protocol=5).dump(message)
+        pipe.send_bytes(stream.getbuffer())
+
+
+def _receive(pipe: PipeEnd) -> Any:
+    """Return the next message. Raises EOFError and OSError where the other process ended."""
+    return pickle.loads(pipe.recv_bytes())  # noqa: S301 - of this program, forked
 
 
 STOP_SECONDS = 5.0  # for a process to end when asked
@@ -122,7 +85,7 @@ class _Worker:
     """One process, seen from here."""
 
     process: BaseProcess
-    channel: ArrayPipe
+    pipe: PipeEnd
 
 
 class WorkerProcesses(Generic[A]):
@@ -144,8 +107,8 @@ class WorkerProcesses(Generic[A]):
         reading, self._lifeline = os.pipe()  # its writing end is closed when this process ends
         try:
             for _ in range(num_workers):
-                ours, theirs = map(ArrayPipe, context.Pipe())
-                inherited = [*(worker.channel for worker in self._workers), ours]
+                ours, theirs = context.Pipe()
+                inherited = [*(worker.pipe for worker in self._workers), ours]
                 process = context.Process(
                     target=_work,
                     args=(theirs, answers, inherited, (reading, self._lifeline)),
@@ -177,12 +140,12 @@ class WorkerProcesses(Generic[A]):
         pending = {number: len(parts) for number, parts in asked.items()}
         for number, parts in asked.items():
             with self._alive(number):
-                self._workers[number].channel.send(parts)
+                _send(self._workers[number].pipe, parts)
         while pending:
-            ready = wait([self._workers[number].channel.pipe for number in pending])
-            for number in [n for n in pending if self._workers[n].channel.pipe in ready]:
+            ready = wait([self._workers[number].pipe for number in pending])
+            for number in [n for n in pending if self._workers[n].pipe in ready]:
                 with self._alive(number):
-                    found = self._workers[number].channel.receive()
+                    found = _receive(self._workers[number].pipe)
                 if isinstance(found, _Raised):
                     found.problem.add_note(f"In a worker process:\n{found.trace}")
                     raise found.problem
@@ -197,7 +160,7 @@ class WorkerProcesses(Generic[A]):
         with suppress(OSError):  # closed before
             os.close(self._lifeline)
         for worker in self._workers:
-            worker.channel.close()
+            worker.pipe.close()
         for worker in self._workers:
             worker.process.join(STOP_SECONDS)
             if worker.process.is_alive():
@@ -232,9 +195,9 @@ def _shared_out(loads: Mapping[Connection, int], num_workers: int) -> dict[Conne
 
 
 def _work(
-    channel: ArrayPipe,
+    pipe: PipeEnd,
     answers: Callable[[Mapping[Connection, Request]], Iterable[object]],
-    inherited: Sequence[ArrayPipe],
+    inherited: Sequence[PipeEnd],
     lifeline: tuple[int, int],
 ) -> None:
     """A process's whole life. The one that forked it speaks for it: it writes to no stream."""
@@ -251,8 +214,8 @@ def _work(
     threading.Thread(target=_end_with, args=(reading,), daemon=True).start()
     with suppress(EOFError, OSError):
         while True:
-            for answered in _answered(answers, channel.receive()):
-                channel.send(answered)
+            for answered in _answered(answers, _receive(pipe)):
+                _send(pipe, answered)
                 del answered  # it may be large
     os._exit(0)
 

@@ -173,18 +173,18 @@ def test_an_eroded_hospital_is_not_asked_in_its_process_either(tmp_path: Path) -
 
 # -- The pipe ----------------------------------------------------------------------------------
 
-FLOATS = worker_processes.LARGE // 4  # of the smallest array that travels outside of the pickle
+FLOATS = 1 << 15  # of an array that a pipe does not take at once
 
 
 def piped(message: Any) -> Any:
-    one, other = map(worker_processes.ArrayPipe, get_context("fork").Pipe())
-    sender = threading.Thread(target=one.send, args=(message,))
+    one, other = get_context("fork").Pipe()
+    sender = threading.Thread(target=worker_processes._send, args=(one, message))
     sender.start()
-    found = other.receive()
+    found = worker_processes._receive(other)
     sender.join(PATIENCE)
     other.close()
     with pytest.raises(EOFError):
-        one.receive()
+        worker_processes._receive(one)
     return found
 
 
