@@ -43,7 +43,7 @@ def test_a_table_written_twice_is_as_many_patients_as_once() -> None:
 
 
 @pytest.mark.parametrize("column", [0, 2, None])
-def test_rows_that_differ_in_one_column_stay_two_patients(column: int | None) -> None:
+def test_rows_that_differ_in_one_column_are_named_and_stay_two_patients(column: int | None) -> None:
     rows, labels = continuous(80)
     copies, copied = rows[:3].copy(), labels[:3].copy()
     if column is None:
@@ -52,7 +52,10 @@ def test_rows_that_differ_in_one_column_stay_two_patients(column: int | None) ->
         copies[:, column] += 10
     found = same_patient(np.r_[rows, copies], np.r_[labels, copied])
     assert len(found.exact) == 0
+    assert found.near.tolist() == [0, 1, 2, 80, 81, 82]
     assert num_patients(found) == 83
+    keys = np.r_[np.arange(80), 0, 1, 5]  # visits of the same patients, but for the last
+    assert same_patient(np.r_[rows, copies], np.r_[labels, copied], keys).near.tolist() == [2, 82]
 
 
 @pytest.mark.parametrize("missing", [np.nan, 0.0])
@@ -87,12 +90,20 @@ def test_a_key_ties_rows_together_and_joins_what_duplicates_tie() -> None:
     assert len(set(groups.tolist())) == 17
 
 
-def test_equal_images_are_tied() -> None:
+def test_equal_images_are_tied_and_nearly_equal_ones_named() -> None:
     images = np.random.default_rng(0).integers(0, 256, (20, 1, 12, 12)).astype(np.uint8)
     noisy = np.clip(images.astype(int) + 1, 0, 255).astype(np.uint8)
-    found = same_patient(np.concatenate([images, images[:5], noisy[5:10]]), np.zeros(30))
+    blank = np.zeros((2, 1, 12, 12), np.uint8)
+    blank[1, 0, 0, 0] = 1  # no contrast: nothing can be said
+    found = same_patient(np.concatenate([images, images[:5], noisy[5:10], blank]), np.zeros(32))
     assert found.exact.tolist() == list(range(20, 25))
-    assert num_patients(found) == 25
+    assert found.near.tolist() == [*range(5, 10), *range(25, 30)]
+    assert num_patients(found) == 27
+    keys = np.r_[np.arange(25), 5:10, 30, 31]
+    found = same_patient(
+        np.concatenate([images, images[:5], noisy[5:10], blank]), np.zeros(32), keys
+    )
+    assert found.near.tolist() == []
 
 
 @given(

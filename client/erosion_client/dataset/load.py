@@ -174,15 +174,21 @@ def _listed(problems: Sequence[str], records: Path | None) -> str:
 def _grouped(read: Patients, place: Callable[[int], str], what: str) -> Patients:
     """Return the rows with ties to one patient; `place` and `what`: people's names for them."""
     found = same_patient(read.rows, read.targets, read.keys)
-    notes = read.notes
+    notes = list(read.notes)
     if len(found.exact):
         action = "kept on one side of the split" if read.is_test is None else "kept"
-        notes += (
+        notes.append(
             f"{_number(found.exact, what)} the same as another one, {action}:"
-            f" {some(map(place, found.exact.tolist()))}",
+            f" {some(map(place, found.exact.tolist()))}"
+        )
+    if len(found.near):
+        notes.append(
+            f"{_number(found.near, what)} nearly the same as another one:"
+            f" {some(map(place, found.near.tolist()))}; if they are of one patient, let"
+            " a patient key say so"
         )
     repeated = len(np.unique(found.groups[found.exact]))
-    return replace(read, groups=found.groups, notes=notes, num_repeated=repeated)
+    return replace(read, groups=found.groups, notes=tuple(notes), num_repeated=repeated)
 
 
 def _number(rows: NDArray[np.int64], what: str) -> str:
