@@ -26,22 +26,9 @@ from erosion_common.support import expiry
 from erosion_common.support.text import printable
 
 SECONDS = 10.0  # for each step
-STEPS = ("DNS", "port", "TLS", "clock", "version", "certificate")
 
 
 def check_network(site: AppSite) -> Iterator[Finding]:
-    """Yield one finding for each of STEPS; those after one that failed are skipped."""
-    done: list[Finding] = []
-    for finding in _steps(site):
-        done.append(finding)
-        yield finding
-    broken = next((f.what for f in done if f.outcome is Severity.FAILED), "the connection")
-    for what in STEPS:
-        if what not in (finding.what for finding in done):
-            yield skipped(what, f"not until {broken} is fixed")
-
-
-def _steps(site: AppSite) -> Iterator[Finding]:
     """Check DNS, then the whole connection at once; only if that fails, the port alone."""
     address = site.coordinator.address
     try:
