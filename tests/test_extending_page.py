@@ -4,6 +4,7 @@ import dataclasses
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from erosion_client.site_file import load_site
 from erosion_client.training.limits import allow_only_these
 from erosion_client.training.request import faults_of
 from erosion_common import algorithms
+from erosion_common.algorithms.local import Local
+from erosion_common.algorithms.personal_layers import take_step
 from erosion_common.errors import ModelError, Refusal, SiteError, StudyError
 from erosion_common.program.command_line import main
 from erosion_common.program.ending import in_words
@@ -23,6 +26,7 @@ from erosion_common.study.study import Study, load_study
 from tests.support.contexts import CONTEXT
 from tests.support.extending_page import SECTIONS, example_of, first_example
 from tests.support.installed_package import forgotten_afterwards, write_package
+from tests.support.local_works import layout, local_round, work
 from tests.support.patience import PATIENCE
 from tests.support.processes import start
 from tests.support.programs import print_into
@@ -261,6 +265,45 @@ def test_what_a_package_raises_is_no_fault_of_this_program(
     with pytest.raises(SiteError) as missed, faults_of(study.model):  # at a site: a round is missed
         run()
     assert FAILED in str(missed.value)
+
+
+@pytest.mark.usefixtures("forgotten")
+@pytest.mark.parametrize(
+    ("old", "new", "where"),
+    [
+        (RULE, "raise KeyError('x')", "in rule"),
+        (RULE, "return Algorithm(lambda dim: 1 / 0, _update)", "in <lambda>"),
+        ("shares = [1.0]", "shares = [1.0 / 0]", "in _update"),
+        (RULE, "Algorithm(no_state, _update)", "NoneType"),
+    ],
+)
+def test_python_names_the_packages_function_and_keeps_what_it_raised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: str, new: str, where: str
+) -> None:
+    study = broken(tmp_path, monkeypatch, old, new)
+    tables = {name: tmp_path / f"{name}.csv" for name in study.hospitals}
+    for path in tables.values():
+        path.write_text("age,sex,ill\n" + "30,f,0\n60,m,1\n" * 20)
+    with pytest.raises(erosion.ErosionError) as failed:
+        erosion.simulate(study, tables, progress=False)
+    assert where in str(failed.value)
+    assert isinstance(failed.value.__cause__, KeyError | ZeroDivisionError) or where == "NoneType"
+
+
+@pytest.mark.usefixtures("forgotten")
+@pytest.mark.parametrize("harm", ["double()", "requires_grad_(False)"])
+def test_what_a_packages_method_does_to_the_model_harms_no_other_arm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, harm: str
+) -> None:
+    train = (
+        f"    def train(self, work):\n        work.model.{harm}\n        return super().train(work)"
+    )
+    arm = broken(tmp_path, monkeypatch, KEY, f"{train}\n\n{KEY}").arms["nearest"]
+    given = work(0.5)
+    with suppress(RuntimeError, ValueError):  # of its own round
+        take_step(arm, given, layout)
+    found, fresh = (local_round(Local(), each, layout) for each in (given, work(0.5)))
+    assert found.delta.tolist() == fresh.delta.tolist()
 
 
 @pytest.mark.parametrize("content", [b"age=61 Meier\n", b"age=61=Meier\n", b"\xff\n"])

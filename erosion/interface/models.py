@@ -19,6 +19,7 @@ from erosion_client.dataset.sources.table_file import TableFile
 from erosion_client.evaluation.explanation import encoded_columns, linear_effects
 from erosion_client.evaluation.predict import SavedModel, apply_model, load_saved_model
 from erosion_common.errors import DataError, ErosionError
+from erosion_common.settings.packages import faults_of_packages
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,6 +33,7 @@ def site_folder_of(site: str | os.PathLike[str] | None) -> Path | None:
     return None if site is None else load_site(Path(site)).consent_folder
 
 
+@faults_of_packages()
 def load_model(
     run_folder: str | os.PathLike[str],
     arm: str | None = None,

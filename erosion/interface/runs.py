@@ -14,6 +14,7 @@ from erosion.interface.run import Run
 from erosion_common.errors import RunError, StudyError
 from erosion_common.learning.pretrained import FOLDER
 from erosion_common.settings.base import validate
+from erosion_common.settings.packages import faults_of_packages
 from erosion_common.study import study as study_file
 from erosion_common.study.study import Study
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from erosion_client.site_file import Site
 
 
+@faults_of_packages()
 def load_study(source: str | os.PathLike[str] | Mapping[str, Any] | Study) -> Study:
     """Return a checked study, with every default filled in.
 
@@ -58,6 +60,7 @@ _SITES = (Mapping, Sequence, str, os.PathLike, type(None))
 AnyStudy = AnyPath | Mapping[str, Any] | Study
 
 
+@faults_of_packages()
 def read_run(folder: AnyPath) -> Run:
     """Return a finished run, from its folder.
 
@@ -81,6 +84,7 @@ def read_run(folder: AnyPath) -> Run:
     return Run(found.study, found.result, path, tuple(found.records), overview)
 
 
+@faults_of_packages()
 def testbed(
     study: AnyStudy,
     *,
@@ -134,6 +138,7 @@ def testbed(
     return read_run(folder.path)
 
 
+@faults_of_packages()
 def simulate(
     study: AnyStudy,
     sites: Mapping[str, AnyPath] | Sequence[AnyPath] | AnyPath | None = None,

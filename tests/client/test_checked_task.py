@@ -86,6 +86,20 @@ def test_a_mistake_is_named(method: str, by: Callable[..., Any], said: str) -> N
 
 
 @pytest.mark.parametrize(
+    ("what", "names"),
+    [("headline", ("slow",)), ("curves", ("r2", "slow")), ("verdict_metric", "slow")],
+)
+def test_a_metric_that_a_task_names_and_lacks_is_noticed_before_the_run(
+    what: str, names: object
+) -> None:
+    right = example("regression")
+    kind: Any = type("Wrong", (type(right),), {what: names, "__module__": __name__})
+    wrong = kind.model_validate(right.model_dump())
+    with raises(Refusal, what, "'slow'"):
+        check_task(wrong, patients(wrong), measures=True)
+
+
+@pytest.mark.parametrize(
     ("method", "place"),
     [("training_loss", 0), ("strata", 0), ("patient_losses", 0), ("patient_losses", 1)],
 )

@@ -16,13 +16,13 @@ from erosion_client.preflight.study_checks import check_model
 from erosion_client.records.records import Records
 from erosion_client.site_file import Site
 from erosion_client.training.hospital import Hospital
-from erosion_common.errors import Refusal
+from erosion_common.errors import Refusal, SiteError
 from erosion_common.learning.models import Mlp, build_model
 from erosion_common.protocol.messages import DescribeReply
 from erosion_common.rounds.study import StudyOutcome
 from erosion_common.study.study import Study
 from tests.support.installed_package import forgotten_afterwards, install
-from tests.support.said import says
+from tests.support.said import raises, says
 from tests.support.small_study import make_site, make_study, twenty_patients
 
 # A width that a study's option does not give: of the surroundings, or of the patients.
@@ -141,6 +141,22 @@ def test_a_model_that_fails_on_patients_costs_a_round_and_its_words_stay_here(
         "SiteError at the site; its own log says more",
     )
     assert says(caplog.text, "hospital's", "RuntimeError")
+
+
+def test_a_model_that_cannot_be_copied_is_declined(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    holds_a_generator = """
+        from torch import nn
+
+        def make(input_shape, num_outputs):
+            model = nn.Linear(input_shape[0], num_outputs)
+            model.left = (name for name in ())
+            return model
+    """
+    sha256 = install(tmp_path, monkeypatch, holds_a_generator, package="ward_copy")
+    with raises(SiteError, "small-net", "generator"):
+        Hospital(site(tmp_path, sha256)).describe(study_of(sha256))
 
 
 def test_check_and_review_show_the_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

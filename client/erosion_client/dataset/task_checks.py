@@ -134,6 +134,12 @@ def _problems_with_measuring(task: Task, targets: Targets) -> Iterator[str]:
 def _problems_with_figures(
     task: Task, predictions: Floats, targets: Targets, mean_loss: float
 ) -> Iterator[str]:
+    known = [metric.name for metric in task.metrics]
+    named = {"headline": task.headline, "curves": task.curves, "in_progress": task.in_progress}
+    for what, names in {**named, "verdict_metric": [task.verdict_metric]}.items():
+        yield from (
+            f"`{what}` names {n!r}, which is none of its metrics" for n in names if n not in known
+        )
     figures = task.figures(predictions, targets, np.ones((2, len(targets))), targets)
     for metric in task.metrics:
         if metric.name not in figures:

@@ -180,7 +180,8 @@ class Hospital:
                 "a finish needs a model that ends in nn.Linear.", where=f"Study {study.name!r}"
             )
         if is_new:
-            warm_up(prepared.model, study)
+            with faults_of(study.model):  # it may be one that cannot be copied
+                warm_up(prepared.model, study)
         return DescribeReply(
             hospital=self.name,
             num_samples=prepared.disclosed_samples,

@@ -9,6 +9,7 @@ certain split are at the end.
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import partial
@@ -49,6 +50,8 @@ def _made(
 
     Values that are not finite are the coordinator's to judge: they show it that a round diverged.
     """
+    if _is_of_package(arm):  # what it does to the model would change the arms after it
+        work = replace(work, model=deepcopy(work.model))
     before = _marks(work, arm)
     made = make(work)
     after = _marks(work, arm)
@@ -77,8 +80,12 @@ def _marks(work: LocalWork, arm: ArmBase) -> dict[str, object]:
         **{f"kept[{name!r}]": tensor for name, tensor in work.kept.items()},
         **{f"enclosed[{name!r}]": tensor for name, tensor in work.enclosed.items()},
     }
-    mark = _hash_of if hasattr(arm, "sha256") else _count_of
+    mark = _hash_of if _is_of_package(arm) else _count_of
     return {name: mark(tensor) for name, tensor in given.items()}
+
+
+def _is_of_package(arm: ArmBase) -> bool:
+    return hasattr(arm, "sha256")
 
 
 def _count_of(tensor: Tensor) -> object:

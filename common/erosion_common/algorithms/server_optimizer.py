@@ -24,6 +24,7 @@ from erosion_common.algorithms.base import (
     relative_weights,
     too_few_in_study,
 )
+from erosion_common.errors import RunError
 from erosion_common.learning.local_work import Tensors
 from erosion_common.settings.base import Settings
 
@@ -240,7 +241,13 @@ class AggregatingArm(ArmBase):
 
     def build(self, context: BuildContext) -> Algorithm[Any]:
         """Return the rule with the optimiser around it."""
-        return self.server_optimizer.wrap(self.rule(context))
+        made: object = self.rule(context)
+        if not isinstance(made, Algorithm):
+            raise RunError(
+                f"`rule` of {self.algorithm} gave back a {type(made).__name__}, no Algorithm",
+                remedy="Correct its class (docs/extending.md, A method).",
+            )
+        return self.server_optimizer.wrap(made)
 
     @abstractmethod
     def rule(self, context: BuildContext) -> Algorithm[Any]:

@@ -35,6 +35,7 @@ from erosion_common.rounds.records import (
     RoundRecord,
     RunState,
 )
+from erosion_common.settings.packages import blamed
 from erosion_common.support.text import most_said
 
 logger = logging.getLogger("erosion.round")
@@ -130,7 +131,8 @@ class Round:
             raise
         except (Exception, SystemExit) as problem:  # a method may be of somebody else's package
             logger.debug("the rule of %r failed", self._arm, exc_info=True)
-            raised = f"it raised {type(problem).__name__}: {problem}; -v shows where"
+            where = blamed(problem) or "-v shows where"
+            raised = f"it raised {type(problem).__name__}: {problem}. {where}"
             raise fault_of_rule(self._arm, self._state.round + 1, raised) from problem
         else:
             asked = self.request.hospitals

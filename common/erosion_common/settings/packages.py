@@ -191,12 +191,12 @@ _TAGS = ("algorithm", "outcome", "source")  # by which a class of a part is name
 
 
 def blamed(problem: BaseException) -> str:
-    """Return which imported package raised it, with file and line; "" where none did."""
+    """Return which imported package raised it, and where; "" where none did."""
     for frame, line in reversed(list(traceback.walk_tb(problem.__traceback__))):
         package = str(frame.f_globals.get("__name__")).partition(".")[0]
         if package in _loaded:
             file = Path(frame.f_code.co_filename).name
-            return f"The package {package} failed ({file}, line {line})"
+            return f"The package {package} failed ({file}, line {line}, in {frame.f_code.co_name})"
     return ""
 
 
