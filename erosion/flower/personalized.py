@@ -435,13 +435,7 @@ class Personalized(RoundStrategy, FedAvg):
             if name not in answers and name not in self._not_sampled and self._rule_asks(name):
                 answers[name] = Absence("was not connected")
         if self.user not in answers:
-            heard = ", ".join(map(repr, sorted(set(self._names.of_node.values()))))
-            answers[self.user] = Absence(
-                f"is not known: no node calls itself so ({heard} heard)"
-                if heard
-                else f"is not known: no reply says who it is of. Every ClientApp puts its name into"
-                f" its reply's metrics, as {self._reading.name_key!r}; or give nodes="
-            )
+            answers[self.user] = Absence(f"is not known: {self._why_unknown(answers)}")
         for name, answer in answers.items():
             if isinstance(answer, Update) and name != self.user:
                 others = sum(count for other, count in counts.items() if other != name)
@@ -449,6 +443,23 @@ class Personalized(RoundStrategy, FedAvg):
                 answers[name] = replace(answer, num_samples=capped)
         params = state.params
         return reject_outsized(answers, self.user, norm(params), len(params)), own
+
+    def _why_unknown(self, answers: Mapping[str, Answer]) -> str:
+        """Return why no node is known to be the user's; the first that failed may be it."""
+        named = sorted(set(self._names.of_node.values()))
+        failed = [
+            f"{agent}: {answer.reason}"
+            for agent, answer in answers.items()
+            if isinstance(answer, Absence) and agent not in named
+        ][:1]
+        if named:
+            heard = ", ".join(map(repr, named))
+            return "; ".join([f"no node calls itself so ({heard} heard)", *failed])
+        return next(
+            iter(failed),
+            "no reply says who it is of. Every ClientApp puts its name into its reply's metrics,"
+            f" as {self._reading.name_key!r}; or give nodes=",
+        )
 
     def _not_the_users(self, said: Mapping[int, str], received: Mapping[int, Message]) -> set[int]:
         """Return those who answered and those who were asked; nodes without a name are left out."""

@@ -29,6 +29,7 @@ from erosion_common.errors import CheckpointError, RunError, StudyError
 from erosion_common.support.process import RunningTime
 from tests.support.flower_grid import InProcessGrid, Node, moved_by, reply
 from tests.support.patience import PATIENCE
+from tests.support.said import raises
 
 FIRST = {"w": np.zeros(2, dtype=np.float32)}
 
@@ -371,6 +372,15 @@ def test_an_unknown_user_ends_the_run_with_the_names_that_were_heard() -> None:
     grid = InProcessGrid({7: moved_by(1, 0, name=0), 8: moved_by(0, 1, name=1)})
     with pytest.raises(RunError, match=r"3 rounds in a row .* no node calls itself so .*'0', '1'"):
         run(erosion(user="nobody"), grid, rounds=5)
+
+
+def test_apps_that_fail_end_the_run_with_what_they_raised() -> None:
+    def fails(_: Message) -> Error:
+        return Error(code=2, reason="KeyError: 'age'")
+
+    for others in ({8: fails}, {8: moved_by(0, 1, name=1), 9: moved_by(0, 1, name=2)}):
+        with raises(RunError, "node 7", "KeyError"):
+            run(erosion(num_rounds=1), InProcessGrid({7: fails, **others}))
 
 
 def test_a_round_without_the_user_is_skipped_and_the_model_stays() -> None:
