@@ -129,18 +129,20 @@ class Model(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
         """Return the task's predictions: (n, k), rows of NaN where there is none."""
         check_is_fitted(self)
         if not isinstance(frame, pandas().DataFrame):
+            kind = type(frame)
             raise DataError(
-                f"A {type(frame).__name__} has no column names",
-                remedy="Give a pandas DataFrame with the columns"
+                f"A {kind.__module__.partition('.')[0]}.{kind.__name__} is no pandas DataFrame",
+                remedy="Give one (`to_pandas()` of Polars or Arrow makes it) with the columns"
                 f" {', '.join(self.feature_names_in_[:6])} ...",
             )
-        known = [name for name in self.feature_names_in_ if name in frame.columns]
+        columns = set(frame.columns)  # with two levels, those are pairs
+        known = [name for name in self.feature_names_in_ if name in columns]
         if not known:
             raise DataError(
                 "The frame has none of the columns that the model needs:"
                 f" {', '.join(self.feature_names_in_[:6])} ..."
             )
-        if missing := [name for name in self.feature_names_in_ if name not in frame.columns]:
+        if missing := [name for name in self.feature_names_in_ if name not in columns]:
             raise DataError(
                 f"The frame lacks {len(missing)} of the {self.n_features_in_} columns that the"
                 f" model needs: {', '.join(missing)}",
@@ -148,9 +150,10 @@ class Model(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
                 " None.",
             )
         with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "frame.parquet"
+            path, wanted = Path(folder) / "frame.parquet", frame[known]
+            wanted.attrs = {}  # of any kind; they would be written, too
             try:
-                frame[known].to_parquet(path, index=False)
+                wanted.to_parquet(path, index=False)
             except (ValueError, TypeError, OverflowError, NotImplementedError) as problem:
                 raise DataError(
                     f"The frame cannot be read: {problem}",

@@ -3,6 +3,7 @@
 import os
 from typing import TYPE_CHECKING, Any
 
+from erosion.interface.arguments import check
 from erosion_common.errors import ErosionError
 from erosion_common.support.software import install_command
 
@@ -15,15 +16,18 @@ KEYS = ("patient", "row", "image")  # by one of which a line of the held-out tab
 
 
 def axes_or_new(axes: "Axes | None") -> "Axes":
-    """Return `axes`, or those of a new figure. Raises ErosionError without matplotlib."""
-    if axes is not None:
-        return axes
+    """Return `axes`, or those of a new figure. Raises ErosionError, also without matplotlib."""
     try:
-        from matplotlib import pyplot as plt
+        from matplotlib.axes import Axes
     except ModuleNotFoundError:
         raise ErosionError(
             f"Plots need the package matplotlib: {install_command('notebook')}"
         ) from None
+    check("ax", axes, "axes of matplotlib or None", Axes, type(None))
+    if axes is not None:
+        return axes
+    from matplotlib import pyplot as plt
+
     return plt.subplots(layout="constrained")[1]
 
 
@@ -57,7 +61,7 @@ def plot_weights(run: "Run", arm: str | None = None, ax: "Axes | None" = None) -
     It is relative to the user's, or to the largest where the rule left the user's out.
     """
     arm = next(iter(run.result.arms)) if arm is None else arm
-    if arm not in run.result.arms:
+    if arm not in [*run.result.arms]:  # `arm` may be of any type
         raise ErosionError(f"There is no arm {arm!r}. Known: {', '.join(run.result.arms)}.")
     axes = axes_or_new(ax)
     rows = run.weights[run.weights["arm"] == arm]
@@ -123,6 +127,9 @@ def plot_calibration(
     """
     from sklearn.calibration import CalibrationDisplay
 
+    check("bins", bins, "a whole number of 1 or more", int)
+    if bins < 1:
+        raise ErosionError(f"bins = {bins}; it must be 1 or more.")
     event, by_arm = _by_arm(run, event, site)
     axes = axes_or_new(ax)
     for number, (arm, truth, chance) in enumerate(by_arm):
@@ -140,7 +147,7 @@ def _by_arm(
     predictions, classes = run.predictions(site), getattr(run.study.task, "classes", None)
     if not classes:
         raise ErosionError(f"Study {run.study.name} predicts no classes, so it has no ROC curve.")
-    event = str(classes[-1].name) if event is None else event
+    event = str(classes[-1].name if event is None else event)  # 1 is the class "1"
     column, prefix = f"probability_{event}", "probability_"
     if column not in predictions:
         known = [name.removeprefix(prefix) for name in predictions if name.startswith(prefix)]

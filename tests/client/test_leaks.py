@@ -160,7 +160,7 @@ def test_a_report_names_leaks(tmp_path: Path, task: str, leak: str, folds: int |
         assert found.leak.column == leak
         assert leak in found.verdict.text.partition("?")[0]
     assert found.verdict.text.startswith(found.leak.sentence(found.task))
-    assert found.leak.sentence(found.task) in beside_verdict(found, named_in="result.json")
+    assert found.leak.sentence(found.task) not in beside_verdict(found, named_in="result.json")
     assert Result.model_validate_json(found.model_dump_json()).leak == found.leak
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
+import numpy as np
 import pytest
 from matplotlib import pyplot as plt
 
@@ -77,14 +78,36 @@ def test_plots_draw_the_runs_figures_on_the_given_axes(monkeypatch: pytest.Monke
     assert f"{auroc:.2f}" in str(curve.get_label())
     observed: Any = run.plot_calibration("malignant", bins=4).lines[1]
     assert len(observed.get_ydata()) == 4
-    for plot, wrong in (
-        (run.plot_rounds, "speed"),
-        (run.plot_weights, "nobody"),
-        (run.plot_roc, "ill"),
-    ):
+    wrongs: list[tuple[Any, dict[str, Any]]] = [
+        (run.plot_rounds, {"metric": "speed"}),
+        (run.plot_weights, {"arm": "nobody"}),
+        (run.plot_weights, {"arm": ["local"]}),
+        (run.plot_roc, {"event": "ill"}),
+        (run.plot_roc, {"ax": plt}),
+        *((run.plot_calibration, {"bins": wrong}) for wrong in (0, 2.5, True)),
+    ]
+    for plot, wrong in wrongs:
         with pytest.raises(erosion.ErosionError):
-            plot(wrong)
+            plot(**wrong)
     assert "<table" in run._repr_html_()
+    assert not any(note in run.verdict for note in run.notes)  # a suspected leak is said once
+    plt.close("all")
+
+
+def test_a_class_that_is_a_number_is_drawn_by_it(tmp_path: Path) -> None:
+    mpl.use("Agg")
+    tables = {name: tmp_path / f"{name}.csv" for name in ("home", "alike")}
+    for shift, path in enumerate(tables.values()):
+        path.write_text("x,ill\n" + "".join(f"{i * 7 % 40 + shift},{i % 2}\n" for i in range(40)))
+    task = {"kind": "tabular", "target": "ill", "classes": ["0", "1"], "features": ["x"]}
+    study = {"name": "numbers", "user": "home", "hospitals": [*tables], "rounds": 1, "task": task}
+    training = {"steps": 2, "batch_size": 8}
+    options = {"model": {"name": "logistic"}, "training": training}
+    study |= {**options, "evaluation": {"references": []}, "arms": {"local": {}}}
+    run = erosion.simulate(study, tables, progress=False)
+    events: list[Any] = [1, "1"]
+    number, text = (np.array(run.plot_roc(event).lines[0].get_data()) for event in events)
+    assert (number == text).all()
     plt.close("all")
 
 

@@ -269,6 +269,7 @@ def test_a_run_is_read_as_frames(tmp_path: Path) -> None:
 def test_a_frame_is_predicted_in_its_order(tmp_path: Path, patients: pd.DataFrame) -> None:
     model = erosion.load_model(run_folder(tmp_path))
     check_is_fitted(model)
+    patients.attrs["read from"] = tmp_path  # no JSON
     assert list(model.classes_) == ["healthy", "ill"]
     assert list(model.feature_names_in_) == ["age", "sex"]
     np.testing.assert_allclose(model.predict_proba(patients)[:, 1], [0.5, 0.731059, 0.119203], 1e-5)
@@ -292,6 +293,10 @@ def test_what_a_model_cannot_use_is_explained(tmp_path: Path, patients: pd.DataF
     model = erosion.load_model(run_folder(tmp_path))
     with raises(erosion.ErosionError, "DataFrame", "columns"):
         model.predict([[1, 2]])
+    with raises(erosion.ErosionError, "elsewhere.DataFrame", "to_pandas"):
+        model.predict(type("DataFrame", (), {"__module__": "elsewhere.frame"})())
+    with raises(erosion.ErosionError, "none", "age, sex"):
+        model.predict(patients.set_axis(pd.MultiIndex.from_product([patients, [""]]), axis=1))
     with raises(erosion.ErosionError, "1", "2", ": age."):
         model.predict(patients[["sex"]])
     with raises(erosion.ErosionError, "frame", "cannot", "column age"):

@@ -144,14 +144,13 @@ def what_may_be_unseen(
 
 
 def beside_verdict(result: Result, *, named_in: str) -> list[str]:
-    """Return all remarks on a verdict. `named_in`: what the result is called there."""
-    leak = [] if result.leak is None else [printable(result.leak.sentence(result.task))]
+    """Return all remarks on a verdict but its own. `named_in`: what the result is called there."""
     compared = data_check(result.data_check, named_in=f"{named_in}.data_check")
     finished = [*stops(result), *turned_finishes(result), *finishes(result)]
     unseen = unseen_by(result)
     missing = absences(result.absent, named_in=f"{named_in}.absent")
     changed = recounts(result.recounts, named_in=f"{named_in}.recounts")
-    return [*leak, *compared, *finished, *unseen, *missing, *changed, *privacy(result)]
+    return [*compared, *finished, *unseen, *missing, *changed, *privacy(result)]
 
 
 def unseen_by(result: Result) -> list[str]:
