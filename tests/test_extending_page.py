@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import tomli_w
@@ -23,6 +24,9 @@ from erosion_common.program.command_line import main
 from erosion_common.program.ending import in_words
 from erosion_common.settings.packages import installed_part
 from erosion_common.study.study import Study, load_study
+from erosion_server.output.events import ObserverDropped
+from erosion_server.output.observers import Observers
+from erosion_server.output.registry import check_outputs
 from tests.support.contexts import CONTEXT
 from tests.support.extending_page import SECTIONS, example_of, first_example
 from tests.support.installed_package import forgotten_afterwards, write_package
@@ -304,6 +308,23 @@ def test_what_a_packages_method_does_to_the_model_harms_no_other_arm(
         take_step(arm, given, layout)
     found, fresh = (local_round(Local(), each, layout) for each in (given, work(0.5)))
     assert found.delta.tolist() == fresh.delta.tolist()
+
+
+@pytest.mark.usefixtures("forgotten")
+def test_an_output_of_a_package_that_fails_is_left_out_with_the_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = first_example("An output").replace("match event:", "1 / 0\n        match event:")
+    entries = {"outputs": "late = ward_output:open_output"}
+    write_package(tmp_path, "ward_output", {"__init__": source}, entries)
+    monkeypatch.syspath_prepend(tmp_path)
+    other = Mock()
+    with Observers({**check_outputs(["late"]), "other": other}) as observers:
+        observers.notify(ObserverDropped("another", "gone"))
+    ((dropped,), _), _ = other.notify.call_args_list
+    assert dropped.name == "late"
+    assert "ward_output" in dropped.reason
+    assert "in notify" in dropped.reason
 
 
 @pytest.mark.parametrize("content", [b"age=61 Meier\n", b"age=61=Meier\n", b"\xff\n"])

@@ -10,6 +10,7 @@ from copy import deepcopy
 from typing import Protocol, Self
 
 from erosion_common.errors import ErosionError, RunError
+from erosion_common.settings.packages import blamed
 from erosion_server.output.events import ObserverDropped, RunEvent
 from erosion_server.output.words import printable
 
@@ -64,7 +65,8 @@ class Observers:
     def _drop(self, name: str, problem: Exception) -> None:
         observer = self._observers.pop(name)
         kind = "" if isinstance(problem, ErosionError) else f"{type(problem).__name__}: "
-        reason = printable(f"{kind}{problem}")
+        reason = printable(". ".join(filter(None, (f"{kind}{problem}", blamed(problem)))))
+        logger.debug("the output %s", name, exc_info=problem)
         logger.warning("The output %s failed and is left out from now on: %s", name, reason)
         self.notify(ObserverDropped(name, reason))
         try:
