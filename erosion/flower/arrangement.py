@@ -81,25 +81,21 @@ class Arrangement:
         wide = any(form.dtype.itemsize > 4 for form in self.parameters.values())
         return np.dtype(np.float64 if wide else np.float32)
 
-    def vector(self, arrays: ArrayRecord) -> Tensor:
-        """Return the parameters: (dim,) of `dtype`. Raises ValueError, also for unknown arrays."""
-        parts = [_values(arrays, name, form).ravel() for name, form in self.parameters.items()]
+    def parts(self, arrays: ArrayRecord) -> tuple[Tensor, dict[str, Values]]:
+        """Return the parameters, (dim,) of `dtype`, and everything else. Raises ValueError."""
+        flat = [_values(arrays, name, form).ravel() for name, form in self.parameters.items()]
         if unknown := sorted(set(arrays) - set(self.names)):
             raise ValueError(f"an array {unknown[0]!r}, which the model lacks")
-        with np.errstate(over="ignore"):  # what is too large becomes infinite, and is screened
-            return torch.from_numpy(np.concatenate(parts).astype(self.dtype))
-
-    def rest_of(self, arrays: ArrayRecord) -> dict[str, Values]:
-        """Return everything else. Raises ValueError."""
-        values = {name: _values(arrays, name, form) for name, form in self.rest.items()}
-        for name, each in values.items():
+        rest = {name: _values(arrays, name, form) for name, form in self.rest.items()}
+        for name, each in rest.items():
             if not np.array_equal(each.astype(self.rest[name].dtype), each) and (
                 each.dtype.kind != "f"
             ):
                 raise ValueError(f"the array {name!r} with a number that its type cannot hold")
             if each.dtype.kind == "f" and not np.isfinite(each).all():
                 raise ValueError(f"the array {name!r} with a value that is not finite")
-        return values
+        with np.errstate(over="ignore"):  # what is too large becomes infinite, and is screened
+            return torch.from_numpy(np.concatenate(flat).astype(self.dtype)), rest
 
     def record(self, vector: Tensor, rest: Mapping[str, Values]) -> ArrayRecord:
         """Return the arrays of these parameters, in the model's order and types."""

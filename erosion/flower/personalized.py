@@ -146,13 +146,10 @@ class Personalized(RoundStrategy, FedAvg):
         `start` calls this. Where another strategy wraps this one, pass the arrays to its `start`:
         it would clip and continue from what it was given. Raises CheckpointError, StudyError.
         """
-        if self._saved is None or not self._saved.exists:
+        if self._saved is None or not self._saved.path.exists():
             return first_arrays
         model = Arrangement.of(first_arrays, self._buffers)
-        params, rest = (
-            _own_arrays(model.vector, first_arrays),
-            _own_arrays(model.rest_of, first_arrays),
-        )
+        params, rest = _own_parts(model, first_arrays)
         return model.record(*self._saved.model(params, rest, self._digest(model)))
 
     def start(
@@ -305,8 +302,8 @@ class Personalized(RoundStrategy, FedAvg):
             raise StudyError(
                 f"{self.rule.algorithm} {problem}", remedy="Run it as a study: `erosion server`."
             )
-        self._rest = _own_arrays(model.rest_of, arrays)
-        params, usual = _own_arrays(model.vector, arrays), torch.get_default_dtype()
+        params, self._rest = _own_parts(model, arrays)
+        usual = torch.get_default_dtype()
         torch.set_default_dtype(params.dtype)  # of the vectors that rules begin with
         try:
             self._state = first_state(self._algorithm, params)
@@ -314,7 +311,7 @@ class Personalized(RoundStrategy, FedAvg):
             torch.set_default_dtype(usual)
         self._names, self._others = Names(self._known), set()
         self.records, self._is_resumed = [], False
-        if self._saved is not None and self._saved.exists:
+        if self._saved is not None and self._saved.path.exists():
             given = self._state.params, self._rest
             self._state, names, self._rest = self._saved.read(
                 self._state, self._rest, self._digest(model)
@@ -331,8 +328,8 @@ class Personalized(RoundStrategy, FedAvg):
 
     def _take_over(self, arrays: ArrayRecord) -> None:
         model, _, state = self._ready()
-        self._state = replace(state, params=_own_arrays(model.vector, arrays))
-        self._rest = _own_arrays(model.rest_of, arrays)
+        params, self._rest = _own_parts(model, arrays)
+        self._state = replace(state, params=params)
 
     def _ready(self) -> tuple[Arrangement, Algorithm[Any], RunState]:
         if self._model is None or self._algorithm is None or self._state is None:
@@ -522,10 +519,10 @@ def _inconsistent(user: str, problem: object) -> InconsistentMessageReplies:
     return InconsistentMessageReplies(reason=f"{user}: {problem}. Skipping aggregation.")
 
 
-def _own_arrays(part: Any, arrays: ArrayRecord) -> Any:
-    """Return a part of arrays that come from this side. Raises StudyError."""
+def _own_parts(model: Arrangement, arrays: ArrayRecord) -> tuple[Tensor, dict[str, Values]]:
+    """Return the parts of arrays that come from this side. Raises StudyError."""
     try:
-        return part(arrays)
+        return model.parts(arrays)
     except ValueError as problem:
         raise StudyError(f"The model to be sent has {problem}.") from None
 

@@ -30,8 +30,8 @@ class Names:
 
     def __init__(self, known: Mapping[int, str] | None) -> None:
         """`known`: the coordinator's own list, which no node's word changes; None: their word."""
-        self._known = None if known is None else {n: str(name) for n, name in known.items()}
-        self.of_node: dict[int, str] = dict(self._known or {})
+        self._known = known
+        self.of_node: dict[int, str] = dict(known or {})
 
     def hear(self, said: Mapping[int, str], connected: Collection[int]) -> dict[int, str]:
         """Return what nodes call themselves. Returns the nodes that are not believed, and why."""
@@ -149,7 +149,7 @@ class Reading:
             samples = _weight(metrics, self.count_key)
             seen = _weight(metrics, self.seen_key) if self.seen_key in metrics else samples
             attached = {name: _numbers(metrics, name, n) for name, n in attachments.items()}
-            delta, rest = model.vector(arrays) - sent, model.rest_of(arrays)
+            params, rest = model.parts(arrays)
         except ValueError as problem:
             rejected = Rejection(f"a reply with {problem}")
             return Read(rejected, is_inconsistent=isinstance(problem, InconsistentReplyError))
@@ -169,7 +169,7 @@ class Reading:
             max_norm=self.max_update_norm,
             dtype=sent.dtype,
         )
-        answer = screen(TrainResult(header, delta, attached), site, expected)
+        answer = screen(TrainResult(header, params - sent, attached), site, expected)
         if isinstance(answer, Update):
             answer = replace(answer, num_samples=samples, all_samples=samples, samples_seen=seen)
         used = {self.name_key, self.count_key, self.seen_key, *attachments}

@@ -32,11 +32,6 @@ class Saved:
 
     path: Path
 
-    @property
-    def exists(self) -> bool:
-        """Is there something to resume from?"""
-        return self.path.exists()
-
     def write(
         self, state: RunState, names: Mapping[int, str], rest: Mapping[str, Values], digest: str
     ) -> None:
@@ -88,7 +83,7 @@ class Saved:
 
     def rounds(self) -> int:
         """Return how many rounds it has; 0 where there is no file. Raises CheckpointError."""
-        return int(self._header()["state"]["round"]) if self.exists else 0
+        return int(self._header()["state"]["round"]) if self.path.exists() else 0
 
     def _header(self) -> dict[str, Any]:
         try:

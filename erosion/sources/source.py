@@ -97,21 +97,17 @@ def write_table(path: Path, header: Sequence[str], rows: Iterable[Sequence[objec
 
 def data_folder(data_dir: Path | None, name: str) -> Path:
     """Return the folder of the data set `name`, which people download once; raises DataError."""
-    remedy = (
-        f"`erosion data {name}` downloads it where there is internet"
-        if name in DATA_SETS
-        else f"experiments/README.md says where the files of {name}/ come from"
-    )
     if data_dir is None:
         raise DataError(
             f"The {name} data are needed, and no data folder is known",
             remedy="Give --data-dir FOLDER or set EROSION_DATA to the folder that holds"
-            f" {name}/; {remedy}.",
+            f" {name}/. {_where_from(name)}",
         )
     folder = data_dir / name
     if not folder.is_dir():
         raise DataError(
-            f"There is no folder {folder}", remedy=f"Check --data-dir or EROSION_DATA; {remedy}."
+            f"There is no folder {folder}",
+            remedy=f"Check --data-dir or EROSION_DATA. {_where_from(name)}",
         )
     return folder
 
@@ -120,13 +116,14 @@ def existing_file(folder: Path, file_name: str) -> Path:
     """Return a file of a downloaded data set; raises DataError where it is absent."""
     path = folder / file_name
     if not path.is_file():
-        remedy = (
-            f"`erosion data {folder.name}` downloads what is missing"
-            if folder.name in DATA_SETS
-            else "experiments/README.md says where it comes from"
-        )
-        raise DataError(f"The file {path} is missing", remedy=f"{remedy[0].upper()}{remedy[1:]}.")
+        raise DataError(f"The file {path} is missing", remedy=_where_from(folder.name))
     return path
+
+
+def _where_from(name: str) -> str:
+    if name in DATA_SETS:
+        return f"`erosion data {name}` downloads what is missing, where there is internet."
+    return f"experiments/README.md says where the files of {name}/ come from."
 
 
 def read_rows(path: Path) -> list[list[str]]:
