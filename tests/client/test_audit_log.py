@@ -147,6 +147,11 @@ def test_a_log_that_was_taken_away_is_not_written_into(tmp_path: Path) -> None:
             with raises(NotReady, "removed", "replaced", "it back"):
                 audit_log.record(asked, reply(asked))
         away.replace(path)
+        whole = path.read_bytes()
+        path.write_bytes(b"")  # as logrotate's copytruncate does
+        with raises(NotReady, "cut off", "it back"):
+            audit_log.record(asked, reply(asked))
+        path.write_bytes(whole)
         audit_log.record(asked, reply(asked))
     assert verify(path).num_lines == 2
 

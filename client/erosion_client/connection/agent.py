@@ -254,8 +254,9 @@ class Agent:
             time.monotonic() - started,
         )
         if connection.is_dropped(message):
-            where = printable(metadata.group_id)
-            logger.info("round %s went on without this site's answer", where)
+            group = printable(metadata.group_id)
+            where = f"round {group}" if group else "the study"
+            logger.info("%s went on without this site's answer", where)
             if metadata.message_type == wire.DESCRIBE:  # it comes too late for this study
                 self._note_part(_run_in(message), takes_part=False)
             self._keep_pace(message, reply)  # a withdrawn question has written a line, too

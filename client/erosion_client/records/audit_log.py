@@ -102,6 +102,7 @@ class AuditLog:
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._number, self._head = self._continue()
+            self._written = self._file.seek(0, os.SEEK_END)  # bytes that it must have
             self._first = first_number(self.path) or self._number + 1
             remove_old(self.path, now=datetime.now(UTC), keep_days=keep_days)
         except BlockingIOError:
@@ -149,10 +150,10 @@ class AuditLog:
             before = self._file.seek(0, os.SEEK_END)
         except OSError as problem:
             raise self._not_written(problem) from None
-        if not is_in_place(self.path, self._file):
+        if before < self._written or not is_in_place(self.path, self._file):
             raise NotReady(
-                f"{self.path} was moved, removed or replaced while this site ran, so nothing was"
-                " sent",
+                f"{self.path} was moved, removed, replaced or cut off while this site ran, so"
+                " nothing was sent",
                 remedy="Put it back, and the site continues; or start it again. A full file is"
                 " set aside by the site (log.file_megabytes).",
             )
@@ -165,6 +166,7 @@ class AuditLog:
                 self._file.truncate(before)
             raise self._not_written(problem) from None
         self._number, self._head = line.number, hash_of(line.text)
+        self._written = before + len(text)
         self.num_bytes += line.bytes
 
     def _not_written(self, problem: OSError) -> NotReady:
@@ -181,7 +183,7 @@ class AuditLog:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         self._file.close()
         self._file = file
-        self._first = self._number + 1
+        self._first, self._written = self._number + 1, 0
         remove_old(self.path, now=datetime.now(UTC), keep_days=self._keep_days)
 
     def _continue(self) -> tuple[int, str]:
