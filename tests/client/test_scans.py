@@ -25,6 +25,7 @@ from erosion_client.dataset.sources.labelled_images import fitted_volume
 from erosion_client.dataset.sources.nifti import NiftiImages
 from erosion_client.training.hospital import Hospital
 from erosion_common.errors import DataError, ModelError
+from erosion_common.learning.batch_statistics import SiteBatchNorm
 from erosion_common.learning.models import build_model, check_model
 from erosion_common.learning.networks import Logistic, MnistCnn, MonaiNetwork
 from tests.support.said import raises, says
@@ -709,6 +710,10 @@ def test_networks_of_monai_take_images_and_volumes(network: Any, shape: tuple[in
             check_model(settings, (3, 8, 8), 2)
     assert model(torch.zeros(2, *shape)).shape == (2, 2)
     assert not list(model.buffers())  # group normalisation has no statistics
+    if network == "resnet10":
+        with_sites = build_model(MonaiNetwork(network=network, normalisation="site"), shape, 2)
+        assert not list(with_sites.buffers())
+        assert any(isinstance(module, SiteBatchNorm) for module in with_sites.modules())
     with raises(ValueError, "images", "volumes"):
         settings.check_task((13,))
 

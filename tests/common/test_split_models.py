@@ -22,7 +22,7 @@ from erosion_common.algorithms.personal_layers import (
 )
 from erosion_common.learning.batch_statistics import SiteBatchNorm
 from erosion_common.learning.models import Mlp, build_model, parameter_layout
-from erosion_common.learning.networks import MonaiNetwork, TorchvisionNetwork
+from erosion_common.learning.networks import TorchvisionNetwork
 from erosion_common.learning.trainable import flat_parameters, load_flat_parameters
 from tests.support.close import assert_close
 from tests.support.federation import small_study
@@ -211,17 +211,9 @@ def test_what_makes_no_sense_is_refused() -> None:
     assert problem_with_own(("representation",), layout) is not None
 
 
-@pytest.mark.parametrize(
-    ("model", "shape"),
-    [
-        (TorchvisionNetwork(architecture="resnet18", normalisation="site"), (3, 32, 32)),
-        (MonaiNetwork(network="resnet10", normalisation="site"), (1, 16, 16, 16)),
-    ],
-)
-def test_networks_of_images_are_trained_with_it_from_scratch(
-    model: TorchvisionNetwork | MonaiNetwork, shape: tuple[int, ...]
-) -> None:
-    built = build_model(model, shape, 2)
+def test_a_network_of_images_is_trained_with_it_from_scratch() -> None:
+    model = TorchvisionNetwork(architecture="resnet18", normalisation="site")
+    built = build_model(model, (3, 32, 32), 2)
     assert not list(built.buffers())
     assert any(isinstance(module, SiteBatchNorm) for module in built.modules())
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from erosion.simulation.simulator import InProcess, simulate
+from erosion.simulation.simulator import InProcess, Simulation, simulate
 from erosion_client.consent.approvals import leads_to
 from erosion_client.dataset.split import split_patients
 from erosion_client.training.hospital import Hospital
@@ -51,6 +51,12 @@ def hospitals(tmp_path: Path, older: int = 0) -> dict[str, Hospital]:
         name: Hospital(make_site(tmp_path, text, name=name, file=f"{name}.csv"))
         for name, text in (("a", twenty_patients(older)), ("b", twenty_patients(3)))
     }
+
+
+@pytest.fixture(scope="module")
+def outcome(tmp_path_factory: pytest.TempPathFactory) -> Simulation:
+    """Of the study as it is."""
+    return simulate(study(), hospitals(tmp_path_factory.mktemp("whole")))
 
 
 def declaring(table: str, tested: list[int]) -> str:
@@ -111,12 +117,12 @@ def test_the_final_models_are_trained_on_all_patients() -> None:
     assert len(split_patients(peer, "b", np.arange(10.0)[:, None], np.arange(10) % 2).test) == 0
 
 
-def test_the_figures_are_those_of_predictions_made_fold_by_fold(tmp_path: Path) -> None:
+def test_the_figures_are_those_of_predictions_made_fold_by_fold(
+    tmp_path: Path, outcome: Simulation
+) -> None:
     """Worked out again with studies whose tables say who is tested on."""
-    whole = study()
-    outcome = simulate(whole, hospitals(tmp_path))
     losses = []
-    for fold in fold_studies(whole):
+    for fold in fold_studies(study()):
         tested = hospitals(tmp_path)["a"]._prepare(fold).split.test.tolist()
         declared = {"split_column": "part", "bootstrap": 100}
         ended = simulate(
@@ -144,9 +150,9 @@ def test_the_figures_are_those_of_predictions_made_fold_by_fold(tmp_path: Path) 
     )
 
 
-def test_the_base_rate_is_that_of_patients_outside_the_fold(tmp_path: Path) -> None:
+def test_the_base_rate_is_that_of_patients_outside_the_fold(outcome: Simulation) -> None:
     """Of 10 ill and 10 healthy patients, folds have 3 of the one and 2 of the other."""
-    base_rate = simulate(study(), hospitals(tmp_path)).evaluation.base_rate
+    base_rate = outcome.evaluation.base_rate
     assert base_rate is not None
     # By 7 and 8 of the 15 others; by all 20 it would be log 2.
     expected = -(3 * np.log(7 / 15) + 2 * np.log(8 / 15)) / 5
@@ -155,8 +161,7 @@ def test_the_base_rate_is_that_of_patients_outside_the_fold(tmp_path: Path) -> N
     assert base_rate["log_loss"] > np.log(2)
 
 
-def test_the_models_delivered_are_those_of_a_run_on_all_patients(tmp_path: Path) -> None:
-    outcome = simulate(study(), hospitals(tmp_path))
+def test_the_models_delivered_are_those_of_a_run_on_all_patients(outcome: Simulation) -> None:
     assert {len(records) for records in outcome.records.values()} == {3}
     for records in outcome.records.values():
         told = {record.hospitals["a"].num_samples for record in records}
@@ -166,8 +171,7 @@ def test_the_models_delivered_are_those_of_a_run_on_all_patients(tmp_path: Path)
     assert set(outcome.personal) == {"personal_intercept"}
 
 
-def test_who_was_missing_in_the_folds_is_told_with_the_figures(tmp_path: Path) -> None:
-    outcome = simulate(study(), hospitals(tmp_path))
+def test_who_was_missing_in_the_folds_is_told_with_the_figures(outcome: Simulation) -> None:
     assert len(outcome.in_folds) == 4 * 2 * 2 * 3
     assert result_of(outcome, "", 0.0).absent == ()
     accepted, away = HospitalRecord("accepted"), HospitalRecord("absent", "slow", left_out="slow")
@@ -182,20 +186,18 @@ def test_who_was_missing_in_the_folds_is_told_with_the_figures(tmp_path: Path) -
     assert absent.wanted == {"personal_intercept": 5}  # and three of the final run
 
 
-def test_a_run_that_is_interrupted_in_a_fold_ends_the_same(tmp_path: Path) -> None:
-    whole = study()
-    expected = simulate(whole, hospitals(tmp_path))
-
+def test_a_run_that_is_interrupted_in_a_fold_ends_the_same(
+    tmp_path: Path, outcome: Simulation
+) -> None:
     folder, sites = RunFolder(tmp_path / "run"), hospitals(tmp_path)
     end_in_the_third_fold(folder, sites)
     with FolderStore(folder) as again:
-        resumed = run_with(whole, sites, again)
-    assert resumed.evaluation == expected.evaluation
+        resumed = run_with(study(), sites, again)
+    assert resumed.evaluation == outcome.evaluation
     for arm in ARMS:
-        assert torch.equal(resumed.finals[arm].params, expected.finals[arm].params)
+        assert torch.equal(resumed.finals[arm].params, outcome.finals[arm].params)
         curves = [
-            [record.user_metrics for record in outcome.records[arm]]
-            for outcome in (resumed, expected)
+            [record.user_metrics for record in found.records[arm]] for found in (resumed, outcome)
         ]
         assert curves[0] == curves[1]
 

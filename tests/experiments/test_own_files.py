@@ -60,8 +60,11 @@ def one_of_each(folder: Path) -> None:
     (folder / "b.csv").write_text(sixty_patients("b"))
 
 
-@pytest.mark.parametrize("changes", [{}, PRIVATE], ids=["plain", "private"])
-@pytest.mark.parametrize("lay_out", [tables, folders, drafts, one_of_each])
+@pytest.mark.parametrize(
+    ("lay_out", "changes"),
+    [(tables, {}), (folders, PRIVATE), (drafts, {}), (one_of_each, PRIVATE)],
+    ids=["tables", "folders, private", "drafts", "one of each, private"],
+)
 def test_a_folder_of_own_files_is_simulated_however_it_is_laid_out(
     tmp_path: Path, lay_out: Any, changes: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:

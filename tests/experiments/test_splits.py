@@ -12,6 +12,7 @@ from experiments import splits
 from tests.support.small_study import TWO_NUMBERS, make_study, sixty_patients
 
 
+@pytest.mark.usefixtures("few_candidates")
 def test_every_seed_is_a_split_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

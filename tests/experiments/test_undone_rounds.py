@@ -67,17 +67,15 @@ def study_of(arm: dict[str, Any], learning_rate: float) -> Study:
     )
 
 
-@pytest.mark.parametrize("learning_rate", [0.1, 0.05])
 @pytest.mark.parametrize(
-    "arm",
+    ("arm", "learning_rate"),
     [
-        {"algorithm": "personal_intercept"},
-        {"algorithm": "fedavg", "own_parameters": ["output_layer"]},
-        {"algorithm": "ditto"},
-        {"algorithm": "apfl"},
-        {"algorithm": "scaffold"},
+        ({"algorithm": "personal_intercept"}, 0.05),
+        ({"algorithm": "fedavg", "own_parameters": ["output_layer"]}, 0.1),
+        ({"algorithm": "ditto"}, 0.05),
+        ({"algorithm": "apfl"}, 0.1),
+        ({"algorithm": "scaffold"}, 0.1),
     ],
-    ids=lambda arm: arm["algorithm"],
 )
 def test_hospitals_go_back_to_what_they_kept_before(
     tmp_path: Path, arm: dict[str, Any], learning_rate: float

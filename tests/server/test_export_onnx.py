@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from torch.onnx._internal._lazy_import import onnxscript_apis
 
 from erosion_client.dataset.preprocessing import image_inputs
 from erosion_common.errors import CheckpointError
@@ -39,6 +38,8 @@ runtime = pytest.importorskip("onnxruntime")
 @pytest.fixture(scope="module", autouse=True)
 def described_once() -> Iterator[None]:
     """Torch describes ONNX's operators once, not for each model: a third of the time."""
+    from torch.onnx._internal._lazy_import import onnxscript_apis
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(onnxscript_apis, "get_torchlib_ops", cache(onnxscript_apis.get_torchlib_ops))
         yield
