@@ -305,6 +305,25 @@ def test_a_study_leads_to_its_own_trials_choices_and_users_alone() -> None:
     assert not leads_to(whole, study(user="a", rounds=4))
 
 
+def test_restored_records_allow_no_second_choice_of_settings(
+    tmp_path: Path, records: Records, consent: Consent
+) -> None:
+    tried = {"weight_erosion": [{"size_penalty": 0.1}, {"size_penalty": 0.2}]}
+    base = study(rounds=3, selection={"folds": 2, "candidates": tried})
+    approve(records, base)
+    local = {"local": SelectedSettings({}, 3, 0.1)}
+    first, second = [
+        chosen(base, {"weight_erosion": SelectedSettings(settings, 3, 0.1), **local})
+        for settings in tried["weight_erosion"]
+    ]
+    key = "c", dataset_of(site(tmp_path))
+    lost = Answer(base.digest, "r1", first.digest, "weight_erosion", 1, "train")
+    records.answers.recover(key, [lost])  # as from the log
+    with raises(Refusal, "chosen first"):
+        consent.authorise(request(second))
+    consent.authorise(request(first, number=2))
+
+
 @pytest.mark.parametrize("user", ["a", "all"])
 def test_a_run_has_one_choice_of_settings_for_each_user(
     tmp_path: Path, records: Records, user: str, consent: Consent

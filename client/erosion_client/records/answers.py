@@ -214,10 +214,19 @@ class AnswerTable(RecordsTable):
         Returns whether they are those that it had before, or the first. `is_part`: it has none.
         """
         which, variant = (*key, answer.study, answer.run, user), "" if is_part else answer.variant
-        self._file.execute("insert or ignore into chosen values (?,?,?,?,?,?)", (*which, variant))
-        ((known,),) = self._file.execute(f"select variant from chosen where {_CHOSEN}", which)
-        if not known and variant:
-            self._file.execute(f"update chosen set variant = ? where {_CHOSEN}", (variant, *which))
+        found = self._file.execute(f"select variant from chosen where {_CHOSEN}", which)
+        known = found[0][0] if found else ""
+        if not known and (variant or not found):
+            # What answers chose that the log alone has is not known: their run goes on with that.
+            others = (
+                "select 1 from answers where question is null and coordinator = ? and dataset = ?"
+                " and study = ? and run = ? and variant not in (?, study)"
+            )
+            if variant and self._file.execute(others, (*which[:4], variant)):
+                return False
+            self._file.execute(
+                "insert or replace into chosen values (?,?,?,?,?,?)", (*which, variant)
+            )
         return is_part or known in ("", variant)
 
     def is_answered_for(self, key: Key, study: str, run: str, user: str) -> bool:
