@@ -60,7 +60,8 @@ class TabularTask(Task):
         max_length=100,
         description='Pairs of features with an effect together: `[["age", "sex"]]`. One more input '
         "for two numbers, and for each category but the first of a number with a category: the "
-        "product of their inputs as scaled, after `winsorise` and `log`, and without `knots`.",
+        "product of their inputs as scaled, after `winsorise` and `log`, and without `knots`. An "
+        "update tells the values of a patient who is alone in such a category.",
     )
 
     @model_validator(mode="after")
