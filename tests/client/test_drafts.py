@@ -157,6 +157,7 @@ def test_ages_and_stays_are_proposed_from_dates(tmp_path: Path) -> None:
         ("{1}/{2}/{0}", {"%d/%m/%y", "%m/%d/%y"}),
         ("{1}{2}19{0}", {"%d%m%Y", "%m%d%Y"}),
         ("{1}.{2}.19{0}", {"%d.%m.%Y"}),
+        ("19{0}年{1}月{2}日", {"%Y年%m月%d日"}),
     ],
 )
 def test_dates_that_may_be_of_two_forms_are_taken_in_neither(
@@ -183,6 +184,24 @@ def test_dates_that_may_be_of_two_forms_are_taken_in_neither(
     assert all(form in told for form in forms)
     with raises(SiteError, "give", "form"):
         load_site(site)
+
+
+def test_an_outcome_in_a_row_of_its_own_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = "".join(f"P{i},{what},{i % 9}\n" for i in range(30) for what in ("age", "died"))
+    (tmp_path / "a.csv").write_text("pid,parameter,value\n" + rows)
+    assert main(["study", "new", str(tmp_path / "a.csv"), "--target", "died"]) == 4
+    assert says(capsys.readouterr().err, "'died'", "'parameter'", "row")
+
+
+def test_codes_are_asked_about_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of two values no column measures anything: 38 of 39 columns of a study had a line."""
+    rows = "".join(f"{i % 3},{1 + i % 4},{i % 5 % 2},{i % 2}\n" for i in range(60))
+    drafted(tmp_path, "stage,grade,smoker,ill\n" + rows, "ill")
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "taken for" in line]
+    assert says(line, "stage, grade:")
+    assert "smoker" not in line
 
 
 def test_mixed_dates_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -85,6 +85,10 @@ def _run_study(options: argparse.Namespace) -> int:
             other = ", or another hospital's table by --user" if tables else ""
             noted = "".join(f"\n  (noted: {note})" for note in read.notes)
             said = f"{table} has no column {column!r}; it has {known}."
+            if held := next((n for n, found in read.columns.items() if column in found.texts), ""):
+                said += (
+                    f" {column!r} is a value of {held!r}: make it a column, and a patient a row."
+                )
             raise DataError(f"{said} Name one as {option}{other}.{noted}")
     joined_remarks = []
     outcomes = [column for column in (options.target, options.time) if column is not None]
@@ -193,8 +197,7 @@ def _run_site(options: argparse.Namespace) -> int:
     strange = sorted(set(tables) - set(study.hospitals))
     if strange:
         raise DataError(
-            f"{', '.join(strange)} are not among the study's hospitals"
-            f" ({', '.join(study.hospitals)})",
+            f"not among the study's hospitals ({', '.join(study.hospitals)}): {', '.join(strange)}",
             remedy="Rename the tables, or give --name.",
         )
     folder = options.study.parent / "sites"

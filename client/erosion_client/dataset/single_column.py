@@ -24,6 +24,7 @@ FEWEST_MEASURED = 20  # distinct measured values; among fewer, 0 may be ordinary
 FAR = 2.0  # deviations: a measured 0 is nearer to the middle of the others
 GAP = 1.0  # deviations from an unmeasured 0 to the next value, at least
 HALF = 0.5  # of the distance between the quartiles
+HEAPED = 3  # times as many rows as the commonest of the last tenth before it
 HEAP = 2  # more rows of a code than of all values just below it
 QUARTILES_APART = 1.35  # deviations, of a normal distribution
 FEWEST_ROWS = 20  # needed to judge a distribution
@@ -183,7 +184,9 @@ def _first_far(x: NDArray[np.float64], rows: NDArray[np.int64]) -> list[float]:
     # In long tails and few rows, the last value may be far from the one before it by chance.
     tails = quantiles_of(x, up_to, (0.05, 0.95))
     is_sure = up_to[:end][-1] >= MANY_ROWS and np.ptp(tails) < LONG_TAILS * (third - quarter)
-    is_far &= value - last > (1 if is_sure else 2) * (last - middle)
+    near = rows[:end][x[:end] > last_tenth].max(initial=1)
+    is_heap = rows[end:] >= HEAPED * near  # no chance has put these there
+    is_far &= value - last > np.where(is_sure | is_heap, 1, 2) * (last - middle)
     found = []
     for longer, share in ((LONGER, 2 * SHARE_OF_LOGARITHM), (SKEWED, SHARE_OF_LOGARITHM)):
         far = value[is_far]

@@ -66,9 +66,9 @@ DATES = (
         "%Y/%m/%d",
         "%Y.%m.%d",
     ),
-    *("%d.%m.%y", "%d/%m/%y", "%m/%d/%y", "%d-%m-%y", "%m-%d-%y", "%y-%m-%d"),
+    *("%d.%m.%y", "%d/%m/%y", "%m/%d/%y", "%d-%m-%y", "%m-%d-%y", "%y-%m-%d", "%y/%m/%d"),
     *("%d %b %Y", "%d-%b-%Y", "%d%b%Y", "%d-%b-%y", "%d %B %Y", "%b %d, %Y", "%B %d, %Y"),
-    *("%Y%m%d", "%d%m%Y", "%m%d%Y"),
+    *("%Y%m%d", "%d%m%Y", "%m%d%Y", "%Y年%m月%d日"),
 )
 MOSTLY_DATES = 0.9  # of a column's texts, in any format
 HEX = re.compile(r"[0-9a-f]{8,}(-[0-9a-f]{4,})*", re.I)  # the form of pseudonyms, also with hyphens

@@ -11,7 +11,7 @@ import numpy as np
 
 from erosion_client import scaffold
 from erosion_client.dataset.single_column import is_code, to_be_asked_about
-from erosion_client.scaffold.column_profile import Profile
+from erosion_client.scaffold.column_profile import YES_AND_NO, Profile
 from erosion_client.scaffold.column_roles import (
     PLAINLY_NONE,
     likely_key,
@@ -70,6 +70,7 @@ def study_draft(
     profiles = [*by_name.values()]
     features: list[str] = []
     left_out: dict[str, list[str]] = {}  # why -> columns
+    coded: list[str] = []
     for profile in profiles:
         if profile.name in (target, time):
             continue
@@ -81,6 +82,11 @@ def study_draft(
                 features.append(f"{line} is known only after the outcome")
             features.append(_feature(profile))
             remarks += _remarks(profile)
+            is_coded = all(re.fullmatch(r"-?\d+", text) for text in profile.counts)
+            if profile.kind == "category" and is_coded and len(profile.counts) > YES_AND_NO:
+                coded.append(profile.name)
+    if coded:
+        remarks.append(f"{', '.join(coded)}: taken for codes; give what is measured a range")
     remarks += [
         f"{some(names, SHOWN)}: left out,"
         f" {why if len(names) == 1 else why.replace('it', 'each', 1)}"
@@ -217,8 +223,6 @@ def _remarks(profile: Profile) -> list[str]:
                 f" “not known” each site file says so ({missing_line(unsaid[0], profile.name)}),"
                 " and the category goes"
             )
-        if all(re.fullmatch(r"-?\d+", text) for text in profile.counts):
-            found.append(f"{profile.name}: taken for codes; if it is a measurement, give a range")
     return found
 
 
