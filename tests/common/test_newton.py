@@ -251,22 +251,23 @@ def test_separated_classes_end_the_arm_with_the_remedy() -> None:
 
 
 @pytest.mark.parametrize(
-    "changes",
+    ("changes", "named"),
     [
-        {"labels": (0, 1) * 2},  # fewer than three for each of two coefficients
-        {"labels": (0,) * 28 + (1,) * 2, "smallest_cell": 3},
-        {"inputs": torch.tensor([[0.0]] * 28 + [[1.0]] * 2), "smallest_cell": 3},
-        {"patients": torch.arange(30) // 2},
+        ({"labels": (0, 1) * 2}, "coefficient"),  # fewer than three for each of two
+        ({"labels": (0,) * 28 + (1,) * 2, "smallest_cell": 3}, "the outcome"),
+        ({"inputs": torch.tensor([[0.0]] * 28 + [[1.0]] * 2), "smallest_cell": 3}, "x has"),
+        ({"patients": torch.arange(30) // 2}, "several rows"),
     ],
     ids=["few patients", "few ill", "few with a category", "several rows"],
 )
-def test_a_site_refuses_sums_that_tell_of_a_few(changes: dict[str, Any]) -> None:
+def test_a_site_refuses_sums_that_tell_of_a_few(changes: dict[str, Any], named: str) -> None:
     given = {"labels": (0, 1) * 15, "inputs": None, **changes}
     labels, inputs = given.pop("labels"), given.pop("inputs")
     if inputs is None:
         inputs = torch.linspace(-1, 1, len(labels))[:, None]
-    with pytest.raises(Refusal):
+    with pytest.raises(Refusal) as problem:
         Newton().train(work(0.0, labels, inputs=inputs, **given))
+    assert named in str(problem.value)
     many = torch.linspace(-1, 1, 30)[:, None]
     assert Newton().train(work(0.0, (0, 1) * 15, inputs=many, smallest_cell=3)).delta.any()
 

@@ -65,8 +65,7 @@ def shown_arm(study: Study) -> str:
 
 def encoded_columns(task: TabularTask) -> list[Column]:
     """Return what each input column is."""
-    own = [Column(f.name, term.label or None) for f in task.features for term in task.terms(f)]
-    return own + [Column(each.column, each.category) for each in task.products()]
+    return [Column(name, label or None) for name, label in task.columns()]
 
 
 def _places(task: TabularTask) -> Iterator[tuple[str, slice]]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from typing import ClassVar, Literal
 
 import torch
@@ -29,6 +30,7 @@ from erosion_common.errors import Refusal
 from erosion_common.learning.local_work import LocalOutcome, LocalWork, WorkSize
 from erosion_common.tasks.classification import Classification
 from erosion_common.tasks.count import MOST_OUTPUT, Count
+from erosion_common.tasks.inputs import TabularTask
 from erosion_common.tasks.regression import Regression
 from erosion_common.tasks.task import Task
 
@@ -287,12 +289,21 @@ def _problem_with_patients(work: LocalWork) -> str:
     for number, column in enumerate(sets):
         _, counts = torch.unique(column, return_counts=True)
         if 0 < num - int(counts.max()) < cell:
-            what = "the outcome" if number == values.shape[1] else f"input column {number + 1}"
             return (
-                f"{what} has fewer than limits.min_cell = {cell} outside its commonest value,"
-                " and a Hessian counts them"
+                f"{_name(work.task, number)} has fewer than limits.min_cell = {cell} outside its"
+                " commonest value, and a Hessian counts them"
             )
     return ""
+
+
+def _name(task: Task, column: int) -> str:
+    """Return what people call a model's input column; the one after the last is the outcome."""
+    if column == prod(task.input_shape):
+        return "the outcome"
+    if not isinstance(task, TabularTask):
+        return f"pixel {column + 1}"
+    name, label = task.columns()[column]
+    return f"{name} ({label})" if label else name
 
 
 def _carrying(parts: Tensor) -> float:

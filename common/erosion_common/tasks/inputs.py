@@ -105,6 +105,13 @@ class TabularTask(Task):
         """Return the input columns that the feature becomes."""
         return input_terms(feature, self.policy(feature))
 
+    def columns(self) -> list[tuple[str, str]]:
+        """Return each input column's feature, and which of its columns it is, or ""."""
+        own = [
+            (feature.name, term.label) for feature in self.features for term in self.terms(feature)
+        ]
+        return own + [(each.column, each.category or "") for each in self.products()]
+
     @property
     def input_shape(self) -> tuple[int, ...]:
         """Shape of one patient's input: (number of encoded columns,)."""
