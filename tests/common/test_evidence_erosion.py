@@ -112,7 +112,7 @@ def test_a_step_more_in_one_half_is_no_noise() -> None:
     assert outcome.attachments["noise"].item() < 1e-4 * 2.25e-8
 
 
-def test_halves_of_less_than_a_cell_are_told_of_in_means() -> None:
+def test_halves_of_less_than_a_cell_are_told_of_in_means(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 19 the two numbers of one halving would give two updates of 10 and 9 away."""
     trained: list[tuple[int, torch.Tensor]] = []
 
@@ -121,12 +121,13 @@ def test_halves_of_less_than_a_cell_are_told_of_in_means() -> None:
         trained.append((len(samples.targets), result.delta))
         return result
 
+    monkeypatch.setattr("erosion_common.learning.local_work.train_locally", trainer)
     for num, halves in ((20, [10, 10]), (19, [10, 9] * 4)):
         trained.clear()
         labels = tuple(number % 2 for number in range(num))
         inputs = torch.arange(float(num))[:, None]  # no two patients are alike
         training = {"learning_rate": 0.01}  # one step of all patients of a half
-        of = work(0, labels, inputs=inputs, training=training, smallest_cell=10, trainer=trainer)
+        of = work(0, labels, inputs=inputs, training=training, smallest_cell=10)
         outcome = EvidenceErosion(own_parameters=()).train(of)
         assert [patients for patients, _ in trained] == halves
         deltas = torch.stack([delta for _, delta in trained]).reshape(len(halves) // 2, 2, -1)
