@@ -12,12 +12,13 @@ from erosion_common.protocol.messages import FinalMetrics
 from erosion_common.protocol.performance import Estimate, EstimateName, ModelFigures
 from erosion_common.rounds.validation import Validated
 from erosion_common.tasks.metric import Z
-from erosion_server.output.report import write_report
+from erosion_server.output.report import warnings_of, write_report
 from erosion_server.output.report_patients import patient_values
 from erosion_server.output.report_validation import (
     _expected,
     summaries,
     travel_sentence,
+    turned_elsewhere,
     validation_values,
 )
 from erosion_server.output.run_data import RunData
@@ -102,6 +103,14 @@ def validated(role: str = "external", auroc: float = 0.8, slope: float = 1.0) ->
 def with_validation(every: dict[str, Validated]) -> Run:
     run = make_run()
     return replace(run, result=run.result.model_copy(update={"validation": every}))
+
+
+def test_hospitals_where_the_model_ranks_the_wrong_way_round_are_named_first() -> None:
+    every = {"north": validated("trained", 0.25), "south": validated(auroc=0.45)}
+    run = with_validation(every)
+    (said,) = turned_elsewhere(RunData(run.study, run.records, run.result))
+    assert said in warnings_of(RunData(run.study, run.records, run.result))
+    assert ("north" in said, "south" in said) == (True, False)
 
 
 def test_only_hospitals_without_part_in_training_are_in_the_mean() -> None:

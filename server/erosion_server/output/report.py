@@ -18,7 +18,11 @@ from erosion_server.output.figures import estimate_text
 from erosion_server.output.pages import TEMPLATES, Cell, Row, render_page, verbatim
 from erosion_server.output.report_patients import MOST_COLUMNS_SHOWN, MOST_FLOWS, patient_values
 from erosion_server.output.report_performance import performance_values, with_own_metric
-from erosion_server.output.report_validation import travel_sentence, validation_values
+from erosion_server.output.report_validation import (
+    travel_sentence,
+    turned_elsewhere,
+    validation_values,
+)
 from erosion_server.output.round_facts import grouped
 from erosion_server.output.run_data import RunData, check_card, read_run
 from erosion_server.output.words import metric_text, seconds_text
@@ -144,6 +148,7 @@ def warnings_of(run: RunData) -> list[str]:
         found.append(results.not_better_sentence(within, shifted))
     found += results.turned_sentences(turned)
     found += words.turned_finishes(result)
+    found += turned_elsewhere(run)
     found += words.data_check(result.data_check, named_in="result.json")
     if models := result.performance.models:
         decisive = with_own_metric(exact.performance.models[0], exact)

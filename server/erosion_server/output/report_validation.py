@@ -14,9 +14,9 @@ from erosion_server.output.charts import Plot
 from erosion_server.output.figures import Drawing, estimate_cell, estimate_text
 from erosion_server.output.pages import Cell, Row
 from erosion_server.output.run_data import RunData
-from erosion_server.output.words import printable, shortened
+from erosion_server.output.words import printable, shortened, some
 from erosion_server.run.heterogeneity import Pooled, Scale, pooled
-from erosion_server.run.result import Result
+from erosion_server.run.result import Result, wrong_way_sentence
 
 MOST_ROWS = 40  # hospitals in a forest plot and the table; the CSV file has all
 ROLES = {"external": "no part in training", "trained": "took part in training"}
@@ -103,6 +103,20 @@ def travel_sentence(result: Result) -> str:
         ends = f", at another one expected between {low} and {high}"
     of = f" of the {found.hospitals} that have it" * (found.hospitals < len(external))
     return f"{said}: {first.label} {estimate_text(found.mean)} on average{of}{ends}."
+
+
+def turned_elsewhere(run: RunData) -> list[str]:
+    """Warn of hospitals at which the model ranks patients the wrong way round."""
+    first, *_ = measures(run.result)
+    if first.aim is None or first.scale != "logit":
+        return []
+    turned = [
+        run.shown(name)
+        for name, found in run.result.validation.items()
+        if (ranking := figure_of(found, first)) is not None and ranking.high < first.aim
+    ]
+    said = wrong_way_sentence(f"At {some(turned)} the model ranks patients")
+    return [said] if turned else []
 
 
 def validation_values(run: RunData) -> dict[str, Any]:
