@@ -148,8 +148,8 @@ def test_the_interval_of_a_single_hospital_is_drawn_whole() -> None:
         for each in validation_values(RunData(run.study, run.records, run.result))["travelled"]
     }
     svg = drawn["forest-calibration-slope"].svg
-    line = re.search(r'class="line s2 d0" x1="([\d.]+)" x2="([\d.]+)"', svg)
-    dot = re.search(r'class="dot s2 d0" cx="([\d.]+)"', svg)
+    line = re.search(r'class="line s1 d0" x1="([\d.]+)" x2="([\d.]+)"', svg)
+    dot = re.search(r'class="dot s1 d0" cx="([\d.]+)"', svg)
     assert line is not None
     assert dot is not None
     low, high, middle = (float(each) for each in (line[1], line[2], dot[1]))
