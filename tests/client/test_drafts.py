@@ -195,6 +195,32 @@ def test_an_outcome_in_a_row_of_its_own_is_named(
     assert says(capsys.readouterr().err, "'died'", "'parameter'", "row")
 
 
+@pytest.mark.parametrize(
+    "key",
+    [
+        "hasta_no",
+        "numer_pacjenta",
+        "rodné číslo",
+        "ID пациента",
+        "病历号",
+        "患者番号",
+        "رقم المريض",
+    ],
+)
+def test_keys_and_places_in_several_languages(
+    tmp_path: Path, key: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Patients counted as rows, or their numbers as measured."""
+    header = f"{key},hastane,oddział,больница,病院,age,ill"
+    rows = "".join(
+        f"{7 + i // 3},A{i % 4},B{i % 4},C{i % 4},D{i % 4},{30 + i % 40},{i % 2}\n"
+        for i in range(90)
+    )
+    study = drafted(tmp_path, f"{header}\n{rows}", "ill")
+    assert says(capsys.readouterr().out, f"{key}: 90 rows of 30 patients")
+    assert [feature.name for feature in getattr(study.task, "features")] == ["age"]  # noqa: B009
+
+
 def test_codes_are_asked_about_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Of two values no column measures anything: 38 of 39 columns of a study had a line."""
     rows = "".join(f"{i % 3},{1 + i % 4},{i % 5 % 2},{i % 2}\n" for i in range(60))

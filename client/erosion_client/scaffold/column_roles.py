@@ -38,6 +38,7 @@ from erosion_client.scaffold.vocabulary import (
     words_of,
 )
 from erosion_common.study.study import Study
+from erosion_common.support.text import without_accents
 from erosion_common.tasks.features import CategoryFeature, NumberFeature
 from erosion_common.tasks.inputs import TabularTask
 from erosion_common.tasks.task import Floats
@@ -250,7 +251,8 @@ def _patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
     words = words_in("known_afterwards.toml")
 
     def any_of(listed: Iterable[str]) -> re.Pattern[str]:
-        each = (re.escape(word).replace(r"\*", "[a-z0-9]*") for word in listed)
+        plain = (without_accents(word.casefold()) for word in listed)
+        each = (re.escape(word).replace(r"\*", "[^ ]*") for word in plain)
         return re.compile(f" (?:{'|'.join(each)})(?= )")
 
     afterwards = [word for language in words["afterwards"].values() for word in language]

@@ -257,14 +257,12 @@ _WITH_PLACE, _WITH_NAME = _PLACE_WORDS["with_place"], _PLACE_WORDS["with_name"]
 _PATIENTS, _NUMBERING = ("|".join(_KEYS[key]) for key in ("patients", "numbering"))
 _CODES, _WITH_CODE = ("|".join(_WORDS["codes"][key]) for key in ("called", "with"))
 _PLACES, _NAMING = ("|".join(_PLACE_WORDS[key]) for key in ("called", "naming"))
+_NUMBERED, _OF_THEIR_OWN = ("|".join(_KEYS[key]) for key in ("numbered", "alone"))
 _PATIENT_KEY = re.compile(
-    rf"({_PATIENTS})({_NUMBERING})|(n|no|nr|nbr|num|numero|id)(de|du|del|di)?"
-    r"(patient|pat|dossier|sejour|paciente|paziente|historia(clinica)?)"
+    rf"({_PATIENTS})({_NUMBERING})|({_NUMBERING}|n|code?)(de|du|del|di)?({_NUMBERED})"
 )
 _ALONE = re.compile(
-    r"pseudonyme?|identifiante?|identifier|identificador|matricule|codicefiscale|patientcode"
-    r"|((code|codigo|codice)(de|du|del|di)?)?(patient(en)?|pat|paciente|paziente)"
-    r"|participant|subject|proband|teilnehmer|deelnemer"
+    rf"{_OF_THEIR_OWN}|((code|codigo|codice)(de|du|del|di)?)?(patient(en)?|pat|paciente|paziente)"
 )
 _NUMBER_OF = re.compile(rf"{'|'.join(_KEYS['short'])}|.+(nummer|nr|kennung)")
 _MAY_NUMBER = re.compile(
@@ -274,7 +272,7 @@ _PERSON = re.compile(
     r"(patient(en)?|last|first|middle|maiden|sur|family|given|full|nach|vor|familien|geburts|achter"
     r"|voor)?na(me?|am)\d?|(pre)?nom(famille|naissance|usuel)?|nombres?|apellidos?|(cog)?nome"
     r"|(name)?(physician|doctor|surgeon|(haus|ober)?(arzt|arztin)|chirurg|operateur|medecin|medico"
-    r"|cirujano)(name)?"
+    r"|cirujano)(name)?|" + "|".join(_WORDS["people"]["names"])
 )
 _PLACE = re.compile(rf"({_PLACES})(s?({_NAMING}))?")  # "wards" are counted
 _CODE = re.compile(rf"({_WITH_CODE})*({_CODES})({_WITH_CODE})*\d*")
