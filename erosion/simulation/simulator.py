@@ -2,6 +2,7 @@
 
 import gc
 import logging
+import multiprocessing
 import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -185,6 +186,8 @@ class InProcess:
 
 def _why_not_forked(hospitals: Collection[Hospital]) -> str:
     """Return why a fork could not call these hospitals, and the remedy; "" where it can."""
+    if multiprocessing.current_process().daemon:
+        return "a process of a multiprocessing.Pool may start no others; leave workers out"
     if torch.cuda.is_available():
         return (
             "torch does not train in a forked process on a machine with a GPU; set"

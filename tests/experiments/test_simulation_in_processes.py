@@ -265,6 +265,19 @@ def test_a_process_that_is_killed_is_told_in_a_sentence(tmp_path: Path) -> None:
         simulate(study_with(), hospitals(tmp_path, {"erin": Killed}), clock=timeless, workers=2)
 
 
+def simulate_as_a_pool_does(folder: Path) -> None:
+    simulator.WORTH_SECONDS = 0.0
+    simulate(study_with(rounds=1), hospitals(folder), workers=None)
+    with pytest.raises(StudyError):
+        simulate(study_with(rounds=1), hospitals(folder), workers=2)
+
+
+def test_a_process_of_a_pool_calls_its_hospitals_in_turn(tmp_path: Path) -> None:
+    process = start(simulate_as_a_pool_does, tmp_path)
+    process.join(PATIENCE)
+    assert process.exitcode == 0
+
+
 @pytest.mark.parametrize("workers", [0, -1])
 def test_no_workers_are_refused(workers: int, tmp_path: Path) -> None:
     with pytest.raises(StudyError, match="must be 1 or more"):
