@@ -1,6 +1,7 @@
 """The parts of docs/extending.md, as a package outside the program, run and hold the contracts."""
 
 import dataclasses
+import re
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator
@@ -24,6 +25,7 @@ from erosion_common.program.command_line import main
 from erosion_common.program.ending import in_words
 from erosion_common.settings.packages import installed_part
 from erosion_common.study.study import Study, load_study
+from erosion_common.support.logs import configure_logging
 from erosion_server.output.events import ObserverDropped
 from erosion_server.output.observers import Observers
 from erosion_server.output.registry import check_outputs
@@ -269,6 +271,13 @@ def test_what_a_package_raises_is_no_fault_of_this_program(
     with pytest.raises(SiteError) as missed, faults_of(study.model):  # at a site: a round is missed
         run()
     assert FAILED in str(missed.value)
+    (named,) = re.findall(r" -(v+) ", str(missed.value))
+    for more in ("", named):  # a site is started as with -v
+        configure_logging(max(1, len(more)))
+        capsys.readouterr()
+        with suppress(SiteError), faults_of(study.model):
+            run()
+        assert ("Traceback" in capsys.readouterr().err) == bool(more)
 
 
 @pytest.mark.usefixtures("forgotten")

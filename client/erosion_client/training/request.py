@@ -132,7 +132,7 @@ def faults_of(model: ModelBase, request: Request | None = None) -> Iterator[None
         logger.debug("%s", what, exc_info=True)
         reason = (str(problem).strip().splitlines() or [""])[0][:300]
         raise SiteError(
-            f"{what} ({type(problem).__name__}: {reason})", remedy=f"{remedy}; -v shows where."
+            f"{what} ({type(problem).__name__}: {reason})", remedy=f"{remedy}; -vv shows where."
         ) from None
 
 

@@ -130,9 +130,10 @@ class Round:
         except (ErosionError, OSError):
             raise
         except (Exception, SystemExit) as problem:  # a method may be of somebody else's package
-            logger.debug("the rule of %r failed", self._arm, exc_info=True)
-            where = blamed(problem) or "-v shows where"
-            raised = f"it raised {type(problem).__name__}: {problem}. {where}"
+            logger.info("the rule of %r failed", self._arm, exc_info=True)  # for -v
+            raised = f"it raised {type(problem).__name__}: {problem}; -v shows where"
+            if where := blamed(problem):
+                raised = f"{raised}. {where}"
             raise fault_of_rule(self._arm, self._state.round + 1, raised) from problem
         else:
             asked = self.request.hospitals

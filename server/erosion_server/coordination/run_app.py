@@ -91,7 +91,7 @@ def run_app(
         EndNotices(link).say("", FAILED)  # an app's run is never resumed
         if isinstance(problem, ErosionError):
             raise
-        logger.debug("the app failed", exc_info=True)
+        logger.info("the app failed", exc_info=True)
         raise RunError(
             f"The app failed ({type(problem).__name__}: {problem}). -v shows where."
         ) from problem
