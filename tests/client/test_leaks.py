@@ -182,7 +182,7 @@ def test_a_leak_in_two_columns_shows_in_the_references_alone(tmp_path: Path) -> 
     found = result_of(simulate(study, hospitals), "2026-01-02T03:04:05+00:00", 1.0)
     assert found.leak is not None
     assert found.leak.arm in found.references
-    assert found.verdict.text.startswith(found.leak.sentence(found.task))
+    assert found.verdict.text.endswith(found.leak.sentence(found.task))
 
 
 def test_a_class_may_lack_a_column(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

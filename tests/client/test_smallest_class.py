@@ -1,5 +1,6 @@
 """Studies are declined beforehand for few patients: of a class, an interval of time, a fold."""
 
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from erosion_client.consent.approvals import contracts_at
 from erosion_client.finding import Severity
 from erosion_client.preflight.study_checks import check_study_here
+from erosion_client.records.records import Records
 from erosion_client.site_file import Site
 from erosion_client.training.hospital import Hospital
 from erosion_common.errors import Refusal
@@ -200,7 +202,9 @@ def test_a_fold_of_too_few_patients_is_refused_before_any_ran(
     site, study = twenty(tmp_path, **limits), make_study(**keys)
     with raises(Refusal, said):
         Hospital(site).describe(study)
-    assert Severity.FAILED in [finding.outcome for finding in check_study_here(site, study)]
+    with closing(Records.existing(site)) as records:
+        found = [finding.outcome for finding in check_study_here(site, study, records)]
+    assert Severity.FAILED in found
 
 
 def test_a_candidate_beyond_the_limits_is_refused_before_any_ran(tmp_path: Path) -> None:
@@ -277,8 +281,9 @@ def patients(num_tested: int) -> str:
 def test_a_remedy_for_few_helps(tmp_path: Path, changes: dict[str, Any], remedy: str) -> None:
     study = make_study(**changes)
     site = make_site(tmp_path, patients(4), limits={"min_cell": 8})
-    found = {finding.what: finding for finding in check_study_here(site, study) if finding.remedy}
-    assert remedy in found["cells"].remedy
+    with closing(Records.existing(site)) as records:
+        found = [f for f in check_study_here(site, study, records) if f.what == "cells"]
+    assert any(remedy in f"{finding.text} {finding.remedy}" for finding in found)
     with pytest.raises(Refusal) as refused:
         Hospital(site).describe(study)
     assert remedy in str(refused.value)

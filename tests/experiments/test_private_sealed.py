@@ -38,7 +38,6 @@ def run(folder: Path, arm: str, options: dict[str, object], *, sealed: bool = Tr
     [
         ("fedavg", {}),
         ("weight_erosion", {"distance_penalty": "auto", "erosion_share": 10}),
-        ("weight_erosion", {"distance": "cosine", "distance_penalty": 0.02}),
         ("evidence_erosion", {}),
     ],
 )
