@@ -170,6 +170,15 @@ def test_patients_whom_a_declared_split_has_on_both_sides_are_told_of(tmp_path: 
     assert len(load_patients(make_site(tmp_path, text, name="b"), study).notes) == 1
 
 
+def test_a_declared_test_part_of_one_class_is_told_of(tmp_path: Path) -> None:
+    rows = [f"{30 + i},f,{i % 2},{'test' if i % 2 and i > 20 else 'train'}" for i in range(60)]
+    text = "\n".join(["age,sex,ill,part", *rows, ""])
+    study = make_study(evaluation={"split_column": "part"})
+    (note,) = load_patients(make_site(tmp_path, text), study).notes
+    assert says(note, "split_column", "class 'ill'")
+    assert not load_patients(make_site(tmp_path, text, name="b"), study).notes
+
+
 def test_a_declared_split_through_a_patient_is_refused(tmp_path: Path) -> None:
     head, *rows = stays(4).splitlines()
     parts = ["test" if number % 4 == 3 and number > 20 else "train" for number in range(40)]

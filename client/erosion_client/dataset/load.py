@@ -218,6 +218,11 @@ def checked_for(study: Study, site: Site, patients: Patients) -> Patients:
     outcomes = patients.outcomes(study.task)
     if doubt := study.task.doubt_about(outcomes):
         patients = replace(patients, notes=(*patients.notes, doubt))
+    if site.name == study.user and patients.is_test is not None and patients.is_test.any():
+        tested = outcomes[np.unique(patients.groups[patients.is_test])]
+        if few := study.task.why_unmeasurable(tested):
+            few = f"in the test part (evaluation.split_column) {few}: figures of it say little"
+            patients = replace(patients, notes=(*patients.notes, few))
     what = study.task.why_unmeasurable(outcomes)
     if not what:
         return patients
