@@ -89,7 +89,7 @@ function update() {
   model.thresholds.forEach((from, k) => { rows[k].cells[1].textContent = risk >= from ? "at or above" : "below"; });
   const near = model.groups.reduce((best, g) => !best || Math.abs(g[0] - risk) < Math.abs(best[0] - risk) ? g : best, null);
   note.textContent = [
-    near && `Of about ${near[1]} patients with results near ${shown(near[0])}, ${near[2]}.`,
+    near && `Of about ${near[1]} patients with the nearest results (${shown(near[0])} on average), ${near[2]}.`,
     missing.length && `Not known, filled in as in the study: ${missing.join(", ")}.`,
   ].filter(Boolean).join(" ");
 }
