@@ -31,7 +31,7 @@ class CentredFromATable(TabularTask, Centred):
 
 
 class Kept(Centred):
-    """The same with the promise made anew."""
+    """The same with the promise given again."""
 
     patients_apart: ClassVar[bool] = True
 

@@ -7,7 +7,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from erosion_common.algorithms.base import OUTGROWN, OUTPUT_LAYER, Layout
+from erosion_common.algorithms.base import OUTPUT_LAYER, STANDS_OUT, Layout
 from erosion_common.algorithms.fedavg import Averaging
 from erosion_common.algorithms.personal_layers import own_places
 from erosion_common.learning.local_work import LocalOutcome, LocalWork
@@ -109,7 +109,7 @@ class FedAla(Averaging):
 
     def problem_with_sealing(self) -> str | None:
         """Refuse them: its updates start from what hospitals keep."""
-        return super().problem_with_sealing() or OUTGROWN
+        return super().problem_with_sealing() or STANDS_OUT
 
     def problem_with_model(self, layout: Callable[[], Layout]) -> str | None:
         """Refuse names that the model does not have."""

@@ -100,9 +100,9 @@ def broadcasts_nothing(_state: Any) -> Tensors:
 # Parts of the model by any name in it: the last bias and its layer (the head), all but the head,
 OUTPUT_BIAS, OUTPUT_LAYER, REPRESENTATION = "output_bias", "output_layer", "representation"
 NORMALISATION = "normalisation"  # and the layers with statistics that a site gathers
-OUTGROWN = (  # why a sealed sum is of updates that start from the same
-    "a coordinator could train what one hospital keeps until its update is so much longer than the"
-    " others' that the sum shows it"
+# why a sealed sum is of updates that start from the same
+STANDS_OUT = (
+    "through what a hospital keeps, a coordinator could make its update stand out in the sum"
 )
 TRAIN = "train"  # the step of every method that asks once
 MOST_EXCHANGES = 32  # of a round, which sites answer
@@ -385,7 +385,7 @@ class ArmBase(Settings):
         if self.finish != "none":
             return f'finish = "{self.finish}" needs a sum without the user\'s own update'
         if set(self.own_parameters) - {OUTPUT_BIAS}:
-            return f"own_parameters may be {OUTPUT_BIAS!r} alone, because {OUTGROWN}"
+            return f"own_parameters may be {OUTPUT_BIAS!r} alone, because {STANDS_OUT}"
         return None if self.sums_only else "it needs single updates, which nobody sees there"
 
     def problem_with_sealed_training(self, training: Training) -> str | None:

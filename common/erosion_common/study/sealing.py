@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from erosion_common.algorithms.base import OUTGROWN, OUTPUT_LAYER, ArmBase, Layout
+from erosion_common.algorithms.base import OUTPUT_LAYER, STANDS_OUT, ArmBase, Layout
 from erosion_common.algorithms.personal_layers import own_places
 from erosion_common.learning.training import Training
 
@@ -58,7 +58,7 @@ def problem_with_arms(arms: Mapping[str, ArmBase], training: Training, predicts:
         return f"arms.{asking[0]}: {problem}"
     # Of a class or a hazard no patient's residual is above 1, whatever the bias.
     if arm.own_parameters and predicts not in ("classes", "times"):
-        return f"arms.{asking[0]}: write own_parameters = [], because {OUTGROWN}"
+        return f"arms.{asking[0]}: write own_parameters = [], because {STANDS_OUT}"
     for name, length in arm.attachment_sizes(_MANY).items():
         if length > 1:
             return f"arms.{asking[0]} sends {name!r} of each hospital in the clear"
