@@ -223,7 +223,7 @@ def _run_site(options: argparse.Namespace) -> int:
         raise DataError(f"Of {len(tables)}, {many} be drafted from:{each}")
     first = next(iter(outputs.values()))
     command = shlex.join(["erosion", "check", str(first), "--study", str(options.study)])
-    others = "" if len(tables) == 1 else f"  (and the other {len(tables) - 1} site files likewise)"
+    others = "" if len(tables) == 1 else "  (then the same for each other site file)"
     print(f"See what is open: {command}{others}")
     return 0
 
