@@ -292,10 +292,9 @@ class Budget(Settings):
         default=4,
         ge=1,
         description="Different ranges, categories or policies of one column that are compared "
-        "with the data for one coordinator: each discloses whether the largest value fits. Where "
-        'sums leave for the scaling (`"federated"`; at the user `"user"`, too) `winsorise`, `log` '
-        "and `knots` count as well: the sums reveal whether a cell of patients lies beyond "
-        "a cut.",
+        "with the data for one coordinator: each discloses whether the largest value fits. "
+        "`winsorise`, `log` and `knots` count as well, and at the user the groups of "
+        "`evaluation.subgroups`: two sums or groups with other cuts disclose who is between.",
     )
     epsilon: float | None = Field(
         default=None,

@@ -250,6 +250,12 @@ def test_separated_classes_end_the_arm_with_the_remedy() -> None:
     assert bool(params.isfinite().all())
 
 
+def bent_near_one_patient() -> torch.Tensor:
+    """Three columns of many patients each, whose second difference is that of one patient."""
+    values = torch.linspace(-1, 1, 30)
+    return torch.stack([values.clamp(max=float(values[n])) for n in (14, 15, 16)], dim=1)
+
+
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
@@ -257,8 +263,9 @@ def test_separated_classes_end_the_arm_with_the_remedy() -> None:
         ({"labels": (0,) * 28 + (1,) * 2, "smallest_cell": 3}, "the outcome"),
         ({"inputs": torch.tensor([[0.0]] * 28 + [[1.0]] * 2), "smallest_cell": 3}, "x has"),
         ({"patients": torch.arange(30) // 2}, "several rows"),
+        ({"inputs": bent_near_one_patient()}, "combination"),
     ],
-    ids=["few patients", "few ill", "few with a category", "several rows"],
+    ids=["few patients", "few ill", "few with a category", "several rows", "close knots"],
 )
 def test_a_site_refuses_sums_that_tell_of_a_few(changes: dict[str, Any], named: str) -> None:
     given = {"labels": (0, 1) * 15, "inputs": None, **changes}

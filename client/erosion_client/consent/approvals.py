@@ -96,17 +96,19 @@ def _as_written(approved: Study, arm: str, tried: object) -> dict[str, object]:
 def contracts_of(study: Study, hospital: str = "") -> dict[str, str]:
     """Return, by column, everything that decides whether a hospital's values are accepted.
 
-    Where the hospital sends sums, also how values are prepared: a cut of `winsorise` changes them.
+    Also how they are prepared, because sums and updates are of prepared values, and where the user
+    cuts them into groups.
     """
     task = study.task
-    keys = {"range", "categories"}
-    if study.sends_sums(hospital):
-        keys |= {"winsorise", "log", "knots"}
+    keys = {"range", "categories", "winsorise", "log", "knots"}
+    cuts = study.evaluation.subgroups if hospital == study.user else {}
     contracts = {column.name: repr(column) for column in task.target_columns}
     if isinstance(task, TabularTask):
         for feature in task.features:
             said = feature.model_dump_json(include=keys, exclude_defaults=True)
             contracts[feature.name] = f"{said} {task.policy(feature)}"
+            if feature.name in cuts:
+                contracts[feature.name] += f" in groups {cuts[feature.name]}"
         for column in task.target_columns:  # a patient without an outcome may be left out
             contracts[column.name] += " refuse" if task.missing == "refuse" else " drop"
     if (split := study.evaluation.split_column) is not None:  # neither a feature nor a target

@@ -38,6 +38,7 @@ CURVATURE, FIT = "curvature", "fit"  # of an update
 _ERRORS = "standard_errors"  # on its way to the user, and kept there
 _PATIENTS_PER_PARAMETER = 3  # at least; as DataSHIELD's limit on saturated models
 _MOST_COLUMNS = 1000
+_MOST_ALONE = 0.8  # of a combination of columns, one patient's share; beyond, it is its record
 _SINGULAR = 1e-10  # an eigenvalue of a Hessian, by the largest of one with diagonal 1
 _SETTLED_BY = 6  # rounds, after which a step that does not shrink is one towards infinity
 _REMEDY = "write penalty in the arm, such as penalty = 0.01, or leave columns out"
@@ -67,8 +68,9 @@ class Newton(ArmBase):
     hospitals lose weight by how far their own Newton step is from the user's, as in
     `weight_erosion`; then, and with `penalty`, there are no standard errors. A site takes part only
     if its `limits.min_local_steps` is 1, because what it sends is a gradient. It refuses with fewer
-    than three patients for each coefficient, with several rows of a patient, and where a column or
-    a class has fewer than `limits.min_cell` patients outside its commonest value.
+    than three patients for each coefficient, with several rows of a patient, where a column or a
+    class has fewer than `limits.min_cell` patients outside its commonest value, and where one
+    patient is nearly alone in a combination of columns (a leverage above 0.8).
     Source: Wu et al., Grid Binary LOgistic REgression (GLORE), 2012; the limit on coefficients:
     DataSHIELD's ds.glm.
     """
@@ -198,8 +200,7 @@ class Newton(ArmBase):
         if problem := _problem_with_patients(work):
             raise Refusal(f"{self.algorithm} is not for the patients here: {problem}.")
         task, outputs, targets = work.task, work.task.num_outputs, work.targets.double().cpu()
-        values = work.inputs.flatten(1).double().cpu()
-        columns = torch.cat([values, torch.ones(len(values), 1, dtype=torch.float64)], dim=1)
+        columns = _columns(work)
         before = _coefficients(work.received.double().cpu(), outputs)
         scores = columns @ before
         if isinstance(task, Count):
@@ -293,7 +294,20 @@ def _problem_with_patients(work: LocalWork) -> str:
                 f"{_name(work.task, number)} has fewer than limits.min_cell = {cell} outside its"
                 " commonest value, and a Hessian counts them"
             )
+    columns = _columns(work)
+    inverse, _ = _inverse(columns.T @ columns)
+    if float(((columns @ inverse) * columns).sum(dim=1).max()) > _MOST_ALONE:  # leverage
+        return (
+            "a combination of columns is nearly one patient's alone, whose record could be read;"
+            " use fewer knots or interactions, or winsorise"
+        )
     return ""
+
+
+def _columns(work: LocalWork) -> Tensor:
+    """Return the patients' columns and a one for the intercept, (n, q) float64."""
+    values = work.inputs.flatten(1).double().cpu()
+    return torch.cat([values, torch.ones(len(values), 1, dtype=torch.float64)], dim=1)
 
 
 def _name(task: Task, column: int) -> str:
