@@ -835,6 +835,7 @@ def test_spellings_become_one(tmp_path: Path) -> None:
         (["female", "male"], "Male male Female", {"Male": "male", "Female": "female"}, False),
         (["no", "yes"], "ja Ja nein", {"ja": "yes", "Ja": "yes", "nein": "no"}, False),
         (["no", "yes"], "1 0", {"1": "yes", "0": "no"}, False),
+        (["no", "yes"], "1.0 0.0", {"1.0": "yes", "0.0": "no"}, False),
         (["no", "yes"], "1 2", {}, True),
         (["AA", "Aa", "aa"], "aa Aa AA", {}, True),
     ],
@@ -866,16 +867,17 @@ def test_equal_letters_are_asked_about(tmp_path: Path, capsys: pytest.CaptureFix
     assert says(note, "'H'", "'M'", "'M'")
 
 
-def test_codes_that_are_no_others_subset_are_all_asked_about(tmp_path: Path) -> None:
+@pytest.mark.parametrize("codes", [("1", "2"), ("1.0", "2.0")])
+def test_codes_that_are_no_others_subset_are_all_asked_about(
+    tmp_path: Path, codes: Sequence[str]
+) -> None:
     """1 and 2 here, 0 and 1 in the study: its 1 may be another."""
     study = drafted(tmp_path, column("smoker", [0, 1] * 20), "ill")
-    (tmp_path / "trial.csv").write_text(column("smoker", [1, 2] * 20), encoding="utf-8")
+    (tmp_path / "trial.csv").write_text(column("smoker", [*codes] * 20), encoding="utf-8")
     path = site_of(tmp_path)
     text = path.read_text(encoding="utf-8")
-    assert [line.split(" =")[0] for line in text.splitlines() if OPEN in line] == [
-        '# ? "1"',
-        '# ? "2"',
-    ]
+    asked = [line.split(" =")[0] for line in text.splitlines() if OPEN in line]
+    assert asked == [f'# ? "{code}"' for code in codes]
     path.write_text(text.replace("# ? ", ""), encoding="utf-8")
     with raises(DataError, "0", "1"):
         load_patients(load_site(path), study)
@@ -901,11 +903,12 @@ def test_three_classes_have_no_event(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "positive" not in (tmp_path / "study.toml").read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize("point", ["", ".0"])
 @pytest.mark.parametrize(("most", "is_count"), [(3, True), (30, True), (2, False)])
 def test_a_count_is_asked_about(
-    tmp_path: Path, most: int, is_count: bool, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, most: int, is_count: bool, point: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    rows = "".join(f"{50 + i % 37},{i % most}\n" for i in range(300))
+    rows = "".join(f"{50 + i % 37},{i % most}{point}\n" for i in range(300))
     drafted(tmp_path, "age,falls\n" + rows, "falls")
     assert ('"count"' in capsys.readouterr().out) == is_count
 

@@ -251,9 +251,9 @@ def _code_fit(
         spelt = _yes_to(profile.name, told, known)
     unknown = [t for t in profile.counts if t not in understood and t not in spelt.values]
     rows = sum(n for text, n in profile.counts.items() if text not in unknown)
-    if any(t.isdecimal() for t in unknown) and all(value.isdecimal() for value in known):
+    if any(canonical(t).isdecimal() for t in unknown) and all(value.isdecimal() for value in known):
         # 1 and 2 where the study has 0 and 1: its 1 may be another.
-        unknown = [t for t in profile.counts if t in unknown or t.isdecimal()]
+        unknown = [t for t in profile.counts if t in unknown or canonical(t).isdecimal()]
     return rows / max(sum(profile.counts.values()), 1), spelt, tuple(unknown)
 
 
@@ -282,4 +282,4 @@ def _yes_to(column: str, texts: Sequence[str], known: Sequence[str]) -> ValueMap
         if answer in YES | NO
     }
     is_sure = len(set(spelt.values())) == len(spelt)
-    return ValueMap(spelt, frozenset(t for t in spelt if not is_sure or t.isdecimal()))
+    return ValueMap(spelt, frozenset(t for t in spelt if not is_sure or canonical(t).isdecimal()))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 
 from erosion_client.dataset.column_values import DASHES, MISSING_WORDS
-from erosion_client.scaffold.column_profile import Profile
+from erosion_client.scaffold.column_profile import Kind, Profile
 from erosion_client.scaffold.vocabulary import words_in, words_of
 from erosion_common.settings.names import canonical
 from erosion_common.support.text import without_accents
@@ -88,8 +88,8 @@ def value_map(texts: Sequence[str], known: Sequence[str], understood: Collection
     if others or contradicts or not is_whole:
         return ValueMap(chosen, frozenset(chosen), others)
     meant = Counter(chosen.get(text, canonical(text)) for text in texts)
-    # Only the hospital knows the meaning of a code such as 1 or 01.
-    asked = {text for text, value in chosen.items() if meant[value] > 1 or text.isdecimal()}
+    # Only the hospital knows the meaning of a code such as 1, 1.0 or 01.
+    asked = (t for t, v in chosen.items() if meant[v] > 1 or canonical(t).isdecimal())
     return ValueMap(chosen, frozenset(asked))
 
 
@@ -219,9 +219,12 @@ def in_one_spelling(profile: Profile) -> Profile:
     if profile.kind != "category":
         return profile
     counts: dict[str, int] = {}
-    for text, chosen in one_spelling(profile.counts).items():
+    spelt = one_spelling(profile.counts)
+    for text, chosen in spelt.items():
         counts[chosen] = counts.get(chosen, 0) + profile.counts[text]
-    return replace(profile, counts=counts, kind="category" if len(counts) > 1 else "constant")
+    values = {spelt[text]: value for text, value in profile.values.items()}
+    kind: Kind = "category" if len(counts) > 1 else "constant"
+    return replace(profile, counts=counts, values=values, kind=kind)
 
 
 _NUMBERED = re.compile(r"^\d+\s*[:=)-]\s*(?=\D)")  # "0:LIVING"
