@@ -903,6 +903,18 @@ def test_three_classes_have_no_event(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "positive" not in (tmp_path / "study.toml").read_text(encoding="utf-8")
 
 
+def test_a_header_may_have_line_breaks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cells = "".join(f"{40 + 7 * i % 41},{['no', 'yes'][i % 3 == 0]}\n" for i in range(120))
+    study = drafted(tmp_path, f'"age\n(years)","died\n(30 d)"\n{cells}', "died\n(30 d)")
+    assert [feature.name for feature in features_of(study)] == ["age\n(years)"]
+    assert "died (30 d)" in capsys.readouterr().out
+    other = cells.replace("no", "maybe")
+    (tmp_path / "trial.csv").write_text(f'"age\n(years)","died\n(30 d)"\n{other}')
+    with pytest.raises(DataError) as problem:
+        load_patients(load_site(site_of(tmp_path)), study)
+    assert len(str(problem.value).splitlines()) == 2
+
+
 @pytest.mark.parametrize("point", ["", ".0"])
 @pytest.mark.parametrize(("most", "is_count"), [(3, True), (30, True), (2, False)])
 def test_a_count_is_asked_about(

@@ -159,7 +159,9 @@ def test_class_folder_problems_are_explained(tmp_path: Path) -> None:
     Image.fromarray(np.zeros((4, 4), np.uint8)).save(tmp_path / "cat/small.png")
     Image.fromarray(np.zeros((4, 5), np.uint16)).save(tmp_path / "cat/deep.png")
     (tmp_path / "cat/notes.txt").write_text("no image")
+    (tmp_path / "cat/old\nnotes.txt").write_text("no image")
     message = problem_of(ImageFiles(path=tmp_path))
+    assert len(message.splitlines()) == 5
     assert says(message, "cat/small.png", "4 x", "4")
     assert says(message, "cat/deep.png", "I;16", "8 bits")
     assert says(message, "cat/notes.txt", "image")

@@ -11,7 +11,7 @@ from typing import Any
 
 from erosion_common.errors import DataError, SiteError, StudyError
 from erosion_common.program.command import Command, flag
-from erosion_common.support.text import shown, some
+from erosion_common.support.text import printable, shown, some
 
 SHOWN = 20  # columns of a message
 
@@ -128,9 +128,9 @@ def _run_study(options: argparse.Namespace) -> int:
         remarks += [": ".join(problem)]
     if len(tables) > 1 and options.user is None:
         remarks.insert(0, f"user: {user}, with the first table; --user names another")
-    print(f"{output}: {len(study.hospitals)} hospitals, made from {table}. Look at:")
+    print(f"{output}: for {some(study.hospitals, SHOWN)}; made from {table}. Look at:")
     for remark in [*read.notes, *remarks, "the units of the numbers: fill them in"]:
-        print(f"  - {remark}")
+        print(f"  - {printable(remark, at_most=len(remark))}")
     again = "".join(f" {flag(key)} {quote(value)}" for key, value in written.items())
     command = f"erosion site new --study {quote(str(output))} --data ITS-TABLE{again}"
     print(f"Then, for each hospital: {command}")

@@ -38,7 +38,7 @@ from erosion_client.dataset.task_checks import checked_targets
 from erosion_client.dataset.text_table import MOST_EXACT, NumberColumn, TextColumn, TextTable
 from erosion_client.scaffold.vocabulary import change_of_header, header_unit, mixed_units, unit_text
 from erosion_common.errors import DataError
-from erosion_common.support.text import significant, some
+from erosion_common.support.text import printable, significant, some
 from erosion_common.tasks.features import CategoryMissing, NumberFeature, NumberMissing
 from erosion_common.tasks.inputs import TabularTask
 from erosion_common.tasks.task import Targets
@@ -393,4 +393,4 @@ def _message(table: TextTable, problems: Sequence[str]) -> str:
         shown.append(f"and {len(problems) - len(shown)} more problems")
     # What was noticed while reading may be the reason.
     shown += [f"(noted: {note})" for note in table.notes]
-    return f"{table.origin}:\n" + "\n".join(f"  {problem}" for problem in shown)
+    return f"{table.origin}:\n" + "\n".join(f"  {printable(p, at_most=len(p))}" for p in shown)

@@ -113,8 +113,8 @@ def study_draft(
     head = files(scaffold).joinpath("study_file.template").read_text(encoding="utf-8")
     text = head.format(
         name=name,
-        target=target,
-        file=file.name,
+        target=escaped(target),
+        file=escaped(file.name),
         user=user,
         hospitals=", ".join(f'"{hospital}"' for hospital in hospitals),
         quorum=min(2, len(hospitals)),

@@ -128,7 +128,7 @@ class Regression(Task):
     def why_unmeasurable(self, targets: Targets) -> str:
         """Refuse equal targets, and a spread so small that nearly every error is capped."""
         if len(targets) < 2:
-            return f"there are {len(targets)} patients"
+            return "fewer than two patients have a target"
         if np.ptp(targets) == 0:
             return f"all patients have the target {targets[0]:g}"
         apart = float(np.median(np.abs(targets - targets.mean()))) / self.spread

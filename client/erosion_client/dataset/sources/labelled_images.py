@@ -41,7 +41,7 @@ from erosion_client.dataset.task_checks import checked_targets
 from erosion_client.dataset.text_table import hash_of_text, key_of
 from erosion_common.errors import DataError
 from erosion_common.settings.names import canonical
-from erosion_common.support.text import some
+from erosion_common.support.text import printable, some
 from erosion_common.tasks.inputs import ImageTask
 from erosion_common.tasks.task import CodedColumn, TargetColumn, Targets
 
@@ -267,7 +267,9 @@ def faults(path: Path, problems: Sequence[str]) -> FaultyImagesError:
     shown = list(problems[: 2 * SHOWN])
     if len(problems) > len(shown):
         shown.append(f"and {len(problems) - len(shown)} more problems")
-    message = f"Data in {path}:\n" + "\n".join(f"  {problem}" for problem in shown)
+    message = f"Data in {path}:\n" + "\n".join(
+        f"  {printable(problem, at_most=len(problem))}" for problem in shown
+    )
     return FaultyImagesError(message, problems)
 
 
