@@ -1,12 +1,16 @@
 """The delivered model at other hospitals, over the network: when the run ends, and later."""
 
+import resource
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from erosion_server.coordination.later_validation import measure_later
 from erosion_server.link import Link
 from erosion_server.run.result import read_result
+from erosion_server.run.run_folder import RunFolder
 from tests.support import programs
 from tests.support.federation import Federation, small_study, write_site
 from tests.support.processes import start
@@ -49,8 +53,22 @@ def test_a_deployment_measures_as_a_simulation_does_and_others_may_later(tmp_pat
         for site in sites:
             site.kill()
             site.join(10)
+    _nobody_is_asked_where_the_figures_cannot_be_kept(folder)
     later = read_result(folder.result)
     assert later.validation["erin"].metrics is not None
     assert later.validation["dave"] == result.validation["dave"]
     assert later.arms == result.arms
     assert "erin" in (folder.path / "figures" / "validation.csv").read_text()
+
+
+def _nobody_is_asked_where_the_figures_cannot_be_kept(folder: RunFolder) -> None:
+    def no_link(_: object) -> Link:
+        raise AssertionError("the sites would be asked")
+
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        with pytest.raises(OSError, match="large"):
+            measure_later(folder, ["frank"], no_link, 1.0, lambda _: None)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)

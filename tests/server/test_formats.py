@@ -129,6 +129,22 @@ def test_a_pipe_in_a_files_place_is_not_waited_for(folder: Path, tmp_path: Path,
         FILES[name](tmp_path / "run")
 
 
+@pytest.mark.parametrize("name", ["model.json", "result.json", "beginning.json"])
+@pytest.mark.parametrize("content", [b"", b"[]", b"\xff"])
+def test_what_is_damaged_may_be_in_a_backup(folder: Path, name: str, content: bytes) -> None:
+    assert "backup" in complaint(folder, name, content)
+
+
+def test_a_run_without_a_result_is_resumed_and_a_lost_journal_is_in_a_backup(
+    folder: Path, tmp_path: Path
+) -> None:
+    for name, remedy in (("result.json", "--resume"), ("rounds.jsonl", "backup")):
+        copied = RunFolder(shutil.copytree(folder, tmp_path / name))
+        (copied.path / name).unlink()
+        with refused(CheckpointError, name, remedy):
+            read_run(copied)
+
+
 def test_a_journal_with_fewer_rounds_than_the_result_is_refused(folder: Path) -> None:
     lines = (folder / "rounds.jsonl").read_bytes().splitlines(keepends=True)
     far = as_line({**json.loads(lines[0]), "round": 9}).encode()

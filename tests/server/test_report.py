@@ -20,7 +20,7 @@ from erosion_common.protocol.performance import Estimate, Performance
 from erosion_common.rounds.records import HospitalRecord, RoundRecord
 from erosion_common.study.study import Study
 from erosion_common.tasks import REGISTRY
-from erosion_server.output import report_patients, report_performance
+from erosion_server.output import report_patients, report_performance, words
 from erosion_server.output.charts import Plot, standalone, weight_figure
 from erosion_server.output.figures import estimate_cell
 from erosion_server.output.pages import Cell, render_page
@@ -85,6 +85,17 @@ def test_the_verdict_comes_first_and_in_plain_words(folder: Path) -> None:
     head = page.text[: page.text.index("0.61 %")]
     assert all(word in head for word in ("91", "weight_erosion", "local"))
     assert "1 in 30" in page.text  # 91 / 3
+
+
+def test_the_page_says_of_each_column_what_became_of_missing_values(folder: Path) -> None:
+    run = make_run()
+    task = run.study.task.model_dump(mode="json")
+    columns = [{"name": "age", "missing": "impute"}, {"name": "ward", "categories": ["a", "b"]}]
+    values = {**run.study.model_dump(mode="json"), "task": {**task, "features": columns}}
+    page = Page(written(replace(run, study=Study.model_validate(values)), folder))
+    section = page.text[page.text.index("Missing values") : page.text.index("Scaling")]
+    assert all(word in section for word in ("age: filled", "mean", "ward: none"))
+    assert words.missing_values(run.study.task) == words.MISSING["refuse"]
 
 
 def test_the_page_says_near_the_line_wherever_the_verdict_does(folder: Path) -> None:

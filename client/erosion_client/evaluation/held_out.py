@@ -243,7 +243,7 @@ def read_trained_on(folder: Path) -> TrainedOn | None:
 
     Raises CheckpointError.
     """
-    path, remedy = folder / TRAINED_ON, "Delete it: predicting then does not say who is in it."
+    path, remedy = folder / TRAINED_ON, "Delete it; predicting then does not say who is in it."
     try:
         return read_json(path, TrainedOn, version=1, error=CheckpointError, remedy=remedy)
     except FileNotFoundError:

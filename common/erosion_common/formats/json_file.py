@@ -54,17 +54,18 @@ def read_json(
     """Read the file as a `model` with `version` as its key `format`.
 
     Raises `error` for a file that is truncated, changed, of another version, or with wrong keys or
-    values; `remedy` ends the message. FileNotFoundError is left to the caller, who knows what its
-    absence means.
+    values; `remedy`, for when there is no backup, ends the message. FileNotFoundError is left to
+    the caller, who knows what its absence means.
     """
+    remedy_of_damage = f"Bring it back from a backup, or: {remedy}"
     try:
         raw = json.loads(read_named(path, most_bytes=MOST_KEPT_BYTES).decode())
     except FileNotFoundError:
         raise
     except (OSError, ValueError, RecursionError) as problem:
-        raise error(f"{path} cannot be read ({problem})", remedy=remedy) from None
+        raise error(f"{path} cannot be read ({problem})", remedy=remedy_of_damage) from None
     if not isinstance(raw, dict):
-        raise error(f"{path} is not a JSON object", remedy=remedy)
+        raise error(f"{path} is not a JSON object", remedy=remedy_of_damage)
     if (found := raw.get("format")) != version or isinstance(found, bool):
         said = "does not say its format" if found is None else f"is of format {found!r:.40}"
         writer = printable(str(raw.get(WRITER, "(the version that wrote it)")), at_most=40)
@@ -76,11 +77,9 @@ def read_json(
     try:
         found = validate(model, rest, str(path), error)
     except error as problem:
-        raise error(f"{problem}\n{remedy}") from None
+        raise error(f"{problem}\n{remedy_of_damage}") from None
     try:
         without_checksum(raw)
     except ValueError as problem:
-        raise error(
-            f"{path} cannot be used: {problem}", remedy=f"Bring it back from a backup, or: {remedy}"
-        ) from None
+        raise error(f"{path} cannot be used: {problem}", remedy=remedy_of_damage) from None
     return found

@@ -62,6 +62,7 @@ def measure_later(
     card, delivered = read_model(folder.path)
     check_card(card, folder)
     model = Delivered(card.arm, delivered, card.scaling, card.missing_means)
+    write_json(folder.result, run.result)  # if that fails, before anybody has been asked
     link = make_link(study.everyone)
     link.start()
     try:

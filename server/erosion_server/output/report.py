@@ -105,6 +105,7 @@ def report_values(
         ],
         arms_as_run=study_as_run(run.study, result).arms,
         idle_keys=_idle(run.study.evaluation),
+        missing=words.missing_values(run.study.task),
         versions=versions,
         most_flows=MOST_FLOWS,
         card=card_rows(run, card),

@@ -136,10 +136,16 @@ def read_run(folder: RunFolder) -> RunData:
         )
     try:
         result = read_result(folder.result)
-        records = read_records(folder.journal)
-    except FileNotFoundError as problem:
+    except FileNotFoundError:
         raise CheckpointError(
-            f"{problem.filename} is missing: the run did not end, so there is nothing to report."
+            f"{folder.result} is missing: the run did not end, so there is nothing to report",
+            remedy=f"Resume it: {folder.resume_command}.",
+        ) from None
+    try:
+        records = read_records(folder.journal)
+    except FileNotFoundError:
+        raise CheckpointError(
+            f"{folder.journal} is missing", remedy="Bring it back from a backup."
         ) from None
     arms = list(result.arms)
     # A resumed run may have written a round twice: the later line counts.

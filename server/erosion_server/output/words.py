@@ -15,6 +15,7 @@ from erosion_common.rounds.data_check import DataCheck
 from erosion_common.rounds.misfits import share_text
 from erosion_common.rounds.selection import SelectedSettings
 from erosion_common.support.text import printable as printable
+from erosion_common.tasks.inputs import TabularTask
 from erosion_common.tasks.metric import Metric
 from erosion_common.tasks.task import Task
 from erosion_server.run.findings import Absent, Recount
@@ -26,6 +27,13 @@ LEFT_OUT = {"slow": "much slower than the others", "late": "too late"}
 MOSTLY_ALONE = 0.5  # of a finish's weight
 MOST_ABSENT = 6  # hospitals named, of each kind
 MOST_MISFITS = 12  # columns of hospitals
+MISSING = {
+    "refuse": "none were allowed",
+    "drop": "patients without a value were left out",
+    "impute": "filled in with the training mean",
+    "mode": "filled in with the hospital's commonest category",
+    "indicator": "a separate input marks them, and a number is filled in with the training mean",
+}
 
 
 def shortened(name: str, width: int) -> str:
@@ -330,6 +338,18 @@ def chosen_text(selected: SelectedSettings) -> str:
     """Return the chosen settings, e.g. "distance_penalty = 0.1"; the arm's own if none are."""
     settings = ", ".join(f"{key} = {value}" for key, value in selected.settings.items())
     return printable(settings) or "as in the study"
+
+
+def missing_values(task: Task) -> str:
+    """Return what became of missing values, by column where they differ; "" for images."""
+    if not isinstance(task, TabularTask):
+        return ""
+    columns: dict[str, list[str]] = {}
+    for feature in task.features:
+        columns.setdefault(task.policy(feature), []).append(feature.name)
+    if len(columns) == 1:
+        return MISSING[next(iter(columns))]
+    return "; ".join(f"{some(names)}: {MISSING[policy]}" for policy, names in columns.items())
 
 
 def missing_share(column: ColumnSummary) -> str:
