@@ -106,9 +106,8 @@ def contracts_of(study: Study, hospital: str = "") -> dict[str, str]:
     if isinstance(task, TabularTask):
         for feature in task.features:
             said = feature.model_dump_json(include=keys, exclude_defaults=True)
-            contracts[feature.name] = f"{said} {task.policy(feature)}"
-            if feature.name in cuts:
-                contracts[feature.name] += f" in groups {cuts[feature.name]}"
+            groups = f" in groups {cuts[feature.name]}" if feature.name in cuts else ""
+            contracts[feature.name] = f"{said} {task.policy(feature)}{groups}"
         for column in task.target_columns:  # a patient without an outcome may be left out
             contracts[column.name] += " refuse" if task.missing == "refuse" else " drop"
     if (split := study.evaluation.split_column) is not None:  # neither a feature nor a target

@@ -278,13 +278,12 @@ class Newton(ArmBase):
 
 def _problem_with_patients(work: LocalWork) -> str:
     """Return why sums over the patients would say too much of a few, or nothing of many."""
-    num, cell = len(work.targets), work.smallest_cell
-    values = work.inputs.flatten(1)
+    num, cell, columns = len(work.targets), work.smallest_cell, _columns(work)
     if work.patients is not None and len(torch.unique(work.patients)) < num:
         return "some have several rows, which are no independent observations"
-    if num < _PATIENTS_PER_PARAMETER * (values.shape[1] + 1):
+    if num < _PATIENTS_PER_PARAMETER * columns.shape[1]:
         return f"there are fewer than {_PATIENTS_PER_PARAMETER} for each coefficient"
-    sets = [*values.T]
+    sets = [*columns.T[:-1]]
     if isinstance(work.task, Classification | Count):
         sets.append(work.targets)
     for number, column in enumerate(sets):
@@ -294,7 +293,6 @@ def _problem_with_patients(work: LocalWork) -> str:
                 f"{_name(work.task, number)} has fewer than limits.min_cell = {cell} outside its"
                 " commonest value, and a Hessian counts them"
             )
-    columns = _columns(work)
     inverse, _ = _inverse(columns.T @ columns)
     if float(((columns @ inverse) * columns).sum(dim=1).max()) > _MOST_ALONE:  # leverage
         return (
@@ -345,14 +343,12 @@ def _packed(root: Tensor) -> Tensor:
     """Return the upper triangle of (m, dim), m up to dim, row by row: (dim (dim + 1) / 2,)."""
     dim = root.shape[1]
     square = torch.cat([root, root.new_zeros(dim - len(root), dim)])
-    rows, columns = torch.triu_indices(dim, dim)
-    return square[rows, columns]
+    return square[tuple(torch.triu_indices(dim, dim))]
 
 
 def _unpacked(packed: Tensor, dim: int) -> Tensor:
     root = torch.zeros(dim, dim, dtype=torch.float64)
-    rows, columns = torch.triu_indices(dim, dim)
-    root[rows, columns] = packed.double()
+    root[tuple(torch.triu_indices(dim, dim))] = packed.double()
     return root
 
 
