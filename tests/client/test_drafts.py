@@ -809,6 +809,15 @@ def spelt_table() -> str:
     return "age,died,smokes,grade,days\n" + rows
 
 
+@pytest.mark.parametrize("codes", ["F H", "F N", "E K", "A O", "A I", "E N O S"])
+def test_letters_that_are_answers_in_several_languages_stay_apart(
+    tmp_path: Path, codes: str
+) -> None:
+    (feature,) = features_of(drafted(tmp_path, column("code", codes.split() * 15), "ill"))
+    assert isinstance(feature, CategoryFeature)
+    assert feature.categories == tuple(codes.split())
+
+
 def test_spellings_become_one(tmp_path: Path) -> None:
     study = drafted(tmp_path, spelt_table(), "died")
     assert [label.name for label in getattr(study.task, "classes")] == ["no", "Yes"]  # noqa: B009
@@ -916,11 +925,20 @@ def test_a_header_may_have_line_breaks(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 @pytest.mark.parametrize("point", ["", ".0"])
-@pytest.mark.parametrize(("most", "is_count"), [(3, True), (30, True), (2, False)])
+@pytest.mark.parametrize(
+    ("cells", "is_count"), [("0 1 2", True), (" ".join(map(str, range(30))), True), ("0 1", False)]
+)
+@pytest.mark.parametrize("unknown", ["", "9"])
 def test_a_count_is_asked_about(
-    tmp_path: Path, most: int, is_count: bool, point: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    cells: str,
+    is_count: bool,
+    point: str,
+    unknown: str,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    rows = "".join(f"{50 + i % 37},{i % most}{point}\n" for i in range(300))
+    codes = [*cells.split() * 6, unknown] if unknown else cells.split()
+    rows = "".join(f"{50 + i % 37},{codes[i % len(codes)]}{point}\n" for i in range(300))
     drafted(tmp_path, "age,falls\n" + rows, "falls")
     assert ('"count"' in capsys.readouterr().out) == is_count
 

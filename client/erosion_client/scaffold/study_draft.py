@@ -258,7 +258,8 @@ def outcome_lines(target: Profile) -> tuple[str, list[str]]:
                 f"{target.name}: {', '.join(map(repr, rare[:5]))} are of fewer than {FEWEST}"
                 " patients, too few to measure a model on; see whether classes can be joined"
             )
-        remarks += _if_count(target, "taken for classes", "in place of `classes`")
+        if len(classes) > 2:  # the others may mean "not known"
+            remarks += _if_count(target, "taken for classes", "in place of `classes`")
         return f"{key}\n{before}classes = [{listed}]{which}", remarks
     if target.kind == "number":
         centre, spread = float(target.numbers.mean()), float(target.numbers.std())

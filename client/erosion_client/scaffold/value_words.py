@@ -208,10 +208,23 @@ def one_spelling(texts: Iterable[str]) -> dict[str, str]:
     plain = {text: plain_value(text) for text in texts}
     if len(set(plain.values())) == 1:
         return {text: canonical(text) for text in plain}
-    if all(text in YES | NO for text in plain.values()):
-        plain = {text: "yes" if answer in YES else "no" for text, answer in plain.items()}
+    plain = _answers(plain) or plain
     first: dict[str, str] = {}
     return {text: first.setdefault(meant, canonical(text)) for text, meant in plain.items()}
+
+
+def _answers(plain: Mapping[str, str]) -> dict[str, str]:
+    """Return yes or no for each text, or nothing where any may mean something else.
+
+    H and F, homme and femme, are both no, in two languages: letters are read in one.
+    """
+    letters = {word for word in plain.values() if len(word) == 1 and not word.isdecimal()}
+    coding = next((c for c in codings()["answer"].values() if c.keys() >= letters), None)
+    if coding is None or not {*plain.values()} <= YES | NO:
+        return {}
+    usual = {word: "yes" if word in YES else "no" for word in plain.values()}
+    found = {text: coding[w] if w in letters else usual[w] for text, w in plain.items()}
+    return found if len({*found.values()}) == 2 else {}
 
 
 def in_one_spelling(profile: Profile) -> Profile:
