@@ -471,7 +471,7 @@ def test_the_event_is_the_last_class(name: str, no: str, event: str) -> None:
 @pytest.mark.parametrize(
     ("name", "codes"),
     [
-        *(("status", pair) for pair in ("1 2", "A B", "low high", "m f")),
+        *(("status", pair) for pair in ("1 2", "A B", "low high", "m f", "E A")),
         *((name, "0 1") for name in ("remission", "survival", "response", "cured", "vital_status")),
         *((name, "nie tak") for name in ("przeżycie", "sopravvivenza")),
         *((name, "no yes") for name in ("komplikationslos", "good_outcome")),

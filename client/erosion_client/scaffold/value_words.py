@@ -218,13 +218,18 @@ def _answers(plain: Mapping[str, str]) -> dict[str, str]:
 
     H and F, homme and femme, are both no, in two languages: letters are read in one.
     """
-    letters = {word for word in plain.values() if len(word) == 1 and not word.isdecimal()}
-    coding = next((c for c in codings()["answer"].values() if c.keys() >= letters), None)
+    coding = _of_letters(plain.values())
     if coding is None or not {*plain.values()} <= YES | NO:
         return {}
-    usual = {word: "yes" if word in YES else "no" for word in plain.values()}
-    found = {text: coding[w] if w in letters else usual[w] for text, w in plain.items()}
+    found = {t: coding.get(w, "yes" if w in YES else "no") for t, w in plain.items()}
     return found if len({*found.values()}) == 2 else {}
+
+
+def _of_letters(words: Iterable[str]) -> Coding | None:
+    """Return the letters among words as answers, of the first language that knows them all."""
+    letters = {word for word in words if len(word) == 1 and word.isalpha()}
+    known = (coding for coding in codings()["answer"].values() if coding.keys() >= letters)
+    return next(({word: coding[word] for word in letters} for coding in known), None)
 
 
 def in_one_spelling(profile: Profile) -> Profile:
@@ -264,6 +269,7 @@ def direction(name: str, codes: Sequence[str]) -> Direction:
         no, yes = (first, second) if plain[first] in _SAYS_NO else (second, first)
         turned, is_sure = _turns(name)
         is_dash = plain[no] in DASHES  # next to "yes" it may be missing
+        is_sure = is_sure and _of_letters(plain.values()) is not None
         is_sure = is_sure and (
             "+" in plain[yes] if is_dash else plain[yes] in _SAYS_YES or plain[no] == "no"
         )
