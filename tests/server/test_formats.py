@@ -19,6 +19,7 @@ from erosion_common.errors import CheckpointError, ErosionError
 from erosion_common.formats.json_file import CHECKSUM, WRITER, with_checksum, write_json
 from erosion_common.formats.model_card import read_model, write_model
 from erosion_common.formats.tensor_file import metadata
+from erosion_common.program.command_line import main
 from erosion_common.rounds import checkpoint
 from erosion_common.rounds.records import RunState
 from erosion_common.rounds.round import first_state
@@ -133,6 +134,18 @@ def test_a_pipe_in_a_files_place_is_not_waited_for(folder: Path, tmp_path: Path,
 @pytest.mark.parametrize("content", [b"", b"[]", b"\xff"])
 def test_what_is_damaged_may_be_in_a_backup(folder: Path, name: str, content: bytes) -> None:
     assert "backup" in complaint(folder, name, content)
+
+
+@pytest.mark.parametrize("content", [b"", b"name =", b"\xff"])
+def test_a_runs_own_study_is_in_a_backup_and_is_not_corrected(
+    folder: Path, tmp_path: Path, content: bytes
+) -> None:
+    copied = RunFolder(shutil.copytree(folder, tmp_path / "run"))
+    copied.study.write_bytes(content)
+    with refused(CheckpointError, "study.toml", "backup"):
+        read_run(copied)
+    copied.report.unlink(missing_ok=True)
+    assert main(["server", "--resume", str(copied.path)]) == CheckpointError.exit_code
 
 
 def test_a_run_without_a_result_is_resumed_and_a_lost_journal_is_in_a_backup(

@@ -480,6 +480,10 @@ def test_a_line_that_a_full_disk_cut_off_does_not_spoil_the_next(
     Witness(witness)("a", "train", "3")
     assert [record.round for record in read_records(trials)] == [1, 2, 3]
     assert [noted.head for noted in read_witness(witness, "a")] == ["1", "2", "3"]
+    witness.write_text("{}\n")
+    for damaged in (witness, tmp_path / "none"):
+        with refused(CheckpointError, damaged, "backup"):
+            read_witness(damaged, "a")
 
 
 @pytest.mark.parametrize("is_replaced", [False, True])

@@ -297,10 +297,11 @@ class Witness:
 
 def read_witness(path: Path, hospital: str) -> list[Witnessed]:
     """Return what is kept of one hospital's log, oldest first. Raises CheckpointError."""
+    remedy = "Bring it back from a backup."
     try:
         lines = list(files.lines_of(path))
     except OSError as problem:
-        raise CheckpointError(f"{path} cannot be read ({problem}).") from None
+        raise CheckpointError(f"{path} cannot be read ({problem})", remedy=remedy) from None
     found = []
     for number, line in enumerate(lines, start=1):
         try:
@@ -308,7 +309,8 @@ def read_witness(path: Path, hospital: str) -> list[Witnessed]:
         except ValidationError:
             if number == len(lines) and not line.endswith(b"\n"):
                 continue  # cut off by a crash
-            raise CheckpointError(f"Line {number} of {path} cannot be read.") from None
+            what = f"Line {number} of {path} cannot be read"
+            raise CheckpointError(what, remedy=remedy) from None
         if noted.hospital == hospital:
             found.append(noted)
     return found

@@ -125,6 +125,7 @@ def _run_server(options: argparse.Namespace) -> int:
             new_run_folder,
             open_run_folder,
             resumed_run_folder,
+            stored_study,
         )
 
     check_distributions()
@@ -150,8 +151,9 @@ def _run_server(options: argparse.Namespace) -> int:
                 until_empty=options.until_empty,
             )
         return 0
-    files = options.study or [resumed_run_folder(run).study for run in options.resume]
-    studies = [load_study(file) for file in files]
+    studies = [load_study(file) for file in options.study] or [
+        stored_study(resumed_run_folder(run)) for run in options.resume
+    ]
     for file in options.study:
         for number, question in open_questions(file.read_bytes()).items():
             logging.getLogger("erosion").warning("%s, line %d asks: %s", file, number, question)

@@ -9,7 +9,7 @@ from erosion_common.formats.model_card import ModelCard
 from erosion_common.protocol.messages import Metrics
 from erosion_common.protocol.performance import ModelFigures
 from erosion_common.rounds.records import HospitalRecord, RoundRecord
-from erosion_common.study.study import Study, load_study
+from erosion_common.study.study import Study
 from erosion_common.tasks import OUTCOMES
 from erosion_server.coordination.folder_store import read_run_decisions
 from erosion_server.output.pages import Cell
@@ -25,7 +25,7 @@ from erosion_server.run.result import (
     verdict,
     words_for_tested,
 )
-from erosion_server.run.run_folder import USERS, RunFolder
+from erosion_server.run.run_folder import USERS, RunFolder, stored_study
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,13 +121,13 @@ class RunData:
 
 
 def read_run(folder: RunFolder) -> RunData:
-    """Return what is in `folder`. Raises StudyError, CheckpointError."""
+    """Return what is in `folder`. Raises CheckpointError, and StudyError if it did not begin."""
     if (folder.path / USERS).is_dir():
         raise CheckpointError(
             f"{folder.path} holds a run for each hospital",
             remedy=f"Give one of them: {folder.path / USERS}/HOSPITAL.",
         )
-    study, begun = load_study(folder.study), read_run_decisions(folder)
+    study, begun = stored_study(folder), read_run_decisions(folder)
     if begun is not None and begun.study != study.digest:
         raise CheckpointError(
             f"{folder.study} is not the study that the run was begun with, as {folder.beginning}"

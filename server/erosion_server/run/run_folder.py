@@ -152,6 +152,25 @@ def existing_run_folder(path: Path) -> RunFolder:
     return folder
 
 
+def stored_study(folder: RunFolder) -> "Study":
+    """Return the study in the folder. Raises StudyError, and CheckpointError if the run has begun.
+
+    A run that has not begun takes a study that is corrected in its folder; one that has does not.
+    """
+    from erosion_common.study.study import load_study
+
+    try:
+        return load_study(folder.study)
+    except StudyError as problem:
+        if not folder.has_begun:
+            raise
+        what = problem.problem.what.removesuffix(".")
+        raise CheckpointError(
+            f"{what}\nIt is the run's own study, which cannot change",
+            remedy="Bring it back from a backup, or use the version of Erosion that wrote it.",
+        ) from None
+
+
 def resumed_run_folder(path: Path, study: "Study | None" = None) -> RunFolder:
     """Return the folder of a run that did not end. Raises RunError, CheckpointError.
 
