@@ -251,6 +251,30 @@ def test_one_exclusion_does_not_give_its_record(tmp_path: Path) -> None:
     assert not found_record(tmp_path, cell=CELL)
 
 
+def test_a_value_that_is_cut_otherwise_does_not_give_its_record(tmp_path: Path) -> None:
+    """The oldest is 59.5: where nobody else's age changes, two updates differ by this patient."""
+    text = sixty()
+    hospital = Hospital(
+        make_site(tmp_path, text, name="b", file="b.csv", limits={"min_cell": CELL}), SECRET
+    )
+    updates = []
+    for name, cut in (("one", 59.0), ("other", 59.5)):
+        task = {
+            "kind": "tabular",
+            "target": "ill",
+            "classes": ["0", "1"],
+            "features": [{"name": "age", "winsorise": [0, cut]}, "dose"],
+            "interactions": [["age", "dose"]],
+        }
+        training = {"epochs": 2, "batch_size": 60, "learning_rate": 1e-7}
+        study = make_study(name=name, task=task, training=training)
+        request = TrainRequest(study, "fedavg", 1, torch.zeros(8), None, name)
+        updates.append(hospital.train(request).delta.double())
+    of_age, _, of_both = (updates[1] - updates[0])[3:6].tolist()
+    dose = float(text.splitlines()[60].split(",")[2])
+    assert abs(of_both / of_age - dose) > 0.1
+
+
 def add_picture(folder: Path, number: int) -> None:
     """Of 8 x 8 grey pixels; every third is ill."""
     pixels = np.random.default_rng(number).integers(0, 256, (8, 8), dtype=np.uint8)

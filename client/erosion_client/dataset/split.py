@@ -20,6 +20,7 @@ from erosion_common.errors import DataError, RunOver
 from erosion_common.rounds.selection import folds_ahead
 from erosion_common.study.sections import Fold
 from erosion_common.study.study import Study
+from erosion_common.tasks.inputs import TabularTask
 from erosion_common.tasks.task import Targets, Task
 
 
@@ -164,6 +165,17 @@ def _folded(training: list[_Patient], fold: Fold) -> tuple[list[_Patient], list[
     return [patient for patient in training if patient not in kept], held_out
 
 
+def _winsorised(task: Task, rows: Rows) -> Rows:
+    """Return rows (n, features) after the cuts, as updates are computed from them."""
+    if not isinstance(task, TabularTask):
+        return rows
+    lows, highs = zip(
+        *(getattr(each, "winsorise", None) or (-np.inf, np.inf) for each in task.features),
+        strict=True,
+    )
+    return np.clip(rows.astype(np.float64), lows, highs)
+
+
 def _row_hashes(
     seed: str, rows: NDArray[np.float64] | NDArray[np.uint8], targets: Targets
 ) -> list[bytes]:
@@ -259,9 +271,13 @@ class CountedPatients:
         """Return which rows (n,) may be trained on: (n,). Settings are chosen with all or none."""
         study = self._study
         chooses = study.selection is not None or study.selection_fold is not None
+        values, targets, groups, hashes = self._hashed(rows)
         return self._cells.trained_on(
             self._name,
-            *self._hashed(rows),
+            _winsorised(study.task, values),
+            targets,
+            groups,
+            hashes,
             is_noted=is_noted,
             may_leave_out=not (chooses and self._name == study.user),
         )
