@@ -46,6 +46,16 @@ def test_what_is_no_run_folder_is_refused_as_such(
     assert says(capsys.readouterr().err, path, "no study.toml")
 
 
+@pytest.mark.parametrize("command", ["audit", "audit --logs bob=sent.jsonl"])
+def test_of_a_run_for_every_hospital_one_is_audited(
+    run: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    (run / "users").mkdir()
+    name, *more = command.split()
+    assert main([name, str(run), *more]) == CheckpointError.exit_code
+    assert says(capsys.readouterr().err, "users/HOSPITAL")
+
+
 def test_an_intact_log_has_every_hash(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert audited(run, capsys) == (0, "bob: all 9 hashes are in its log of 9 lines.\n")
 

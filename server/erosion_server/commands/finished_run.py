@@ -179,13 +179,13 @@ def _audit_arguments(parser: argparse.ArgumentParser) -> None:
 def _run_audit(options: argparse.Namespace) -> int:
     from erosion_common.errors import RunError
     from erosion_server.run.audit_run import audit_log, audit_run
-    from erosion_server.run.run_folder import existing_run_folder
+    from erosion_server.run.run_folder import check_has_one_user, existing_run_folder
 
     if options.logs and options.openings:
         raise RunError(
             "An OPENING goes without --logs, which opens no sum; give the one or the other."
         )
-    existing_run_folder(options.run)
+    check_has_one_user(existing_run_folder(options.run))
     if not options.logs:
         return 0 if audit_run(options.run, options.openings) else CHECK_FAILED
     sound = True

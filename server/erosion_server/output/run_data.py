@@ -25,7 +25,7 @@ from erosion_server.run.result import (
     verdict,
     words_for_tested,
 )
-from erosion_server.run.run_folder import USERS, RunFolder, stored_study
+from erosion_server.run.run_folder import RunFolder, check_has_one_user, stored_study
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,11 +122,7 @@ class RunData:
 
 def read_run(folder: RunFolder) -> RunData:
     """Return what is in `folder`. Raises CheckpointError, and StudyError if it did not begin."""
-    if (folder.path / USERS).is_dir():
-        raise CheckpointError(
-            f"{folder.path} holds a run for each hospital",
-            remedy=f"Give one of them: {folder.path / USERS}/HOSPITAL.",
-        )
+    check_has_one_user(folder)
     study, begun = stored_study(folder), read_run_decisions(folder)
     if begun is not None and begun.study != study.digest:
         raise CheckpointError(

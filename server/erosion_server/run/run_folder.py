@@ -152,6 +152,15 @@ def existing_run_folder(path: Path) -> RunFolder:
     return folder
 
 
+def check_has_one_user(folder: RunFolder) -> None:
+    """Raise CheckpointError if the folder holds a run for each hospital."""
+    if (folder.path / USERS).is_dir():
+        raise CheckpointError(
+            f"{folder.path} holds a run for each hospital",
+            remedy=f"Give one of them: {folder.path / USERS}/HOSPITAL.",
+        )
+
+
 def stored_study(folder: RunFolder) -> "Study":
     """Return the study in the folder. Raises StudyError, and CheckpointError if the run has begun.
 
