@@ -165,14 +165,12 @@ def _folded(training: list[_Patient], fold: Fold) -> tuple[list[_Patient], list[
     return [patient for patient in training if patient not in kept], held_out
 
 
-def _winsorised(task: Task, rows: Rows) -> Rows:
+def _winsorised(task: Task | None, rows: Rows) -> Rows:
     """Return rows (n, features) after the cuts, as updates are computed from them."""
     if not isinstance(task, TabularTask):
         return rows
-    lows, highs = zip(
-        *(getattr(each, "winsorise", None) or (-np.inf, np.inf) for each in task.features),
-        strict=True,
-    )
+    cuts = [getattr(each, "winsorise", None) or (-np.inf, np.inf) for each in task.features]
+    lows, highs = np.array(cuts).T
     return np.clip(rows.astype(np.float64), lows, highs)
 
 
@@ -271,19 +269,17 @@ class CountedPatients:
         """Return which rows (n,) may be trained on: (n,). Settings are chosen with all or none."""
         study = self._study
         chooses = study.selection is not None or study.selection_fold is not None
-        values, targets, groups, hashes = self._hashed(rows)
         return self._cells.trained_on(
             self._name,
-            _winsorised(study.task, values),
-            targets,
-            groups,
-            hashes,
+            *self._hashed(rows, self._study.task),
             is_noted=is_noted,
             may_leave_out=not (chooses and self._name == study.user),
         )
 
-    def _hashed(self, rows: NDArray[np.int64]) -> tuple[Rows, Targets, Groups, Hashes | None]:
+    def _hashed(
+        self, rows: NDArray[np.int64], cut_by: Task | None = None
+    ) -> tuple[Rows, Targets, Groups, Hashes | None]:
         """Return these patients' rows in the form that `cells` recognises."""
         of, hashes = self._patients, self._patients.row_hashes
         whole = None if hashes is None else hashes[rows]
-        return of.rows[rows], of.targets[rows], of.groups[rows], whole
+        return _winsorised(cut_by, of.rows[rows]), of.targets[rows], of.groups[rows], whole
