@@ -127,6 +127,8 @@ class _CpuMeter:
 
     def of_a_round(self, user: str) -> dict[str, float]:
         """Of the coordinator, of the user's site, of a peer's (median), and of all together."""
+        if len(self._seen) < 2:
+            raise BenchmarkError(f"the rounds end within {_EVERY:g} s here; give more --rounds")
         begun, *_, ended = (self._seen[number] for number in sorted(self._seen))
         rounds = max(self._seen) - min(self._seen)
         spent = {who: (ended[who] - begun[who]) / rounds for who in begun if who in ended}
