@@ -54,6 +54,7 @@ def test_the_image_is_loaded_under_the_name_that_compose_files_and_quadlets_run(
     docker.write_text(f'#!/bin/sh\n[ "$1" != save ] || echo "$@" > {saved}\n')
     docker.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr(release, "ROOT", tmp_path / "without wheels")
     release._image(tmp_path, tmp_path, "1.2.3", "commit")
     with gzip.open(f"{saved}.gz", "rt") as file:
         _, _, *names = file.read().split()
