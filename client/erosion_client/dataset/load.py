@@ -221,7 +221,8 @@ def checked_for(study: Study, site: Site, patients: Patients) -> Patients:
     if site.name == study.user and patients.is_test is not None and patients.is_test.any():
         tested = outcomes[np.unique(patients.groups[patients.is_test])]
         if few := study.task.why_unmeasurable(tested):
-            few = f"in the test part (evaluation.split_column) {few}: figures of it say little"
+            where = "in the test part (evaluation.split_column)"
+            few = f"{where} {few}, so its figures say little; let it have others, too"
             patients = replace(patients, notes=(*patients.notes, few))
     what = study.task.why_unmeasurable(outcomes)
     if not what:

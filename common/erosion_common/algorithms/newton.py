@@ -296,8 +296,8 @@ def _problem_with_patients(work: LocalWork) -> str:
     inverse, _ = _inverse(columns.T @ columns)
     if float(((columns @ inverse) * columns).sum(dim=1).max()) > _MOST_ALONE:  # leverage
         return (
-            "a combination of columns is nearly one patient's alone, whose record could be read;"
-            " use fewer knots or interactions, or winsorise"
+            "one patient nearly alone decides a combination of columns, and its record could be"
+            " read; use fewer knots or interactions, or winsorise"
         )
     return ""
 
